@@ -276,7 +276,7 @@ async def test_a_lost_slot_is_reported_with_a_repair_that_works(
         lost = await until_state(database, "orders", "stopped")
         assert lost.mend == "headrace source postgres resume orders --anew"
         (finding,) = [one for one in await admin.check_source("orders") if one.level == "error"]
-        assert (finding.what, finding.mend) == ("capture", lost.mend)
+        assert (finding.what, finding.hint) == ("capture", lost.mend)
         await admin.resume_source("orders", anew=True)
         await until(database, "select count(*) = 2 from headrace_internal.backfills where state = 'done'")
         await until_state(database, "orders", "running")

@@ -9,6 +9,7 @@ import pytest
 
 from headrace.flow.lanes import Lanes
 from headrace.flow.signal import Signal
+from headrace.model.handling import Handling
 from headrace.runtime.execution.actors import Actors, Work
 from headrace.runtime.messages.message import Message
 from tests.runtime.running import Gate
@@ -55,7 +56,10 @@ async def test_actors_that_are_done_at_the_same_time_do_not_all_leave_when_one_i
     """They did, and then none was left until the number was changed again."""
     lanes, work = Ready(3 * before), Waiting()
     actors = Actors(
-        cast("Work", work), cast("Lanes[Message]", lanes), timed=timed, least=1, on_spoilt=lambda: pytest.fail("spoilt")
+        cast("Work", work),
+        cast("Lanes[Message]", lanes),
+        Handling(timeout=60.0 if timed else None),
+        on_spoilt=lambda: pytest.fail("spoilt"),
     )
     async with anyio.create_task_group() as group:
         group.start_soon(actors.run, before)

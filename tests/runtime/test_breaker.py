@@ -213,7 +213,7 @@ async def test_a_consumer_is_quiet_while_its_breaker_is_open(app: App) -> None:
 
     async with opened(app, "ab"):
         assert app._service is not None
-        await app._service.pipelines[0].fetcher.quiet()
+        await app._service.pipelines[0].fetcher.until_idle()
         assert breaker(app)["state"] == "open"
 
 

@@ -12,7 +12,7 @@ import pytest
 from headrace import App, ConsumersDeleted, LeaseLost, Message, Transaction, store
 from headrace.model.errors import UnknownConsumer
 from headrace.model.specs import ConsumerSpec
-from headrace.runtime.leasing.idle import IdleConsumers
+from headrace.runtime.leasing.subscriptions import Subscriptions
 from tests.conftest import Connect
 from tests.runtime.running import WITHIN, Gate, Seen, eventually, running
 from tests.support.logs import logged
@@ -185,7 +185,7 @@ async def test_consumers_that_subscribe_together_stop_alone_if_one_of_them_is_de
     await store.create_stream(database, "orders")
     specs = [ConsumerSpec(stream="orders", name=name) for name in ("ship", "bill")]
     ship, bill = [(await store.declare_consumer(database, spec)).id for spec in specs]
-    idle = IdleConsumers(database, 10)
+    idle = Subscriptions(database, 10)
     other = await connect()
     deleting = other.transaction()
     await deleting.start()

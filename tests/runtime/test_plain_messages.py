@@ -16,6 +16,7 @@ from headrace import App, Message, Reject
 from headrace.flow.in_flight import InFlightTracker
 from headrace.flow.lanes import Lanes
 from headrace.runtime.execution.actors import Crew
+from headrace.runtime.execution.execution import Execution
 from headrace.runtime.execution.plain_executor import PlainExecutor
 from headrace.runtime.execution.single_executor import SLICE, STRETCH
 from headrace.runtime.isolation import own_task
@@ -53,7 +54,10 @@ class Bench:
         self.lanes.add(self.messages)
         self.scope = anyio.CancelScope()
         self.slot = ActorSlot(self.scope)
-        self.executor = PlainExecutor(function, int, None, None, self.lanes, acknowledger, self, None, clock)
+        failure_handler: Any = self
+        unused: Any = None
+        execution = Execution(int, None, unused, self.lanes, acknowledger, failure_handler, unused, clock)
+        self.executor = PlainExecutor(function, execution)
 
     def stopped(self, message: Message, slot: ActorSlot) -> None:
         self.given_back.append(message.seq)

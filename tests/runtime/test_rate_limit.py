@@ -48,8 +48,8 @@ async def test_two_processes_share_one_limit(dsn: str) -> None:
         await app.publish_many("orders", numbered(f"k{number}" for number in range(17)))
         for expected in (5, 10, 15, 17):
             await seen.until(expected)
-            await first.quiet()
-            await second.quiet()
+            await first.until_idle()
+            await second.until_idle()
             assert len(seen.notes) == expected
             watch.advance(0.1)
         await app.idle()
@@ -77,10 +77,10 @@ async def test_a_publish_while_waiting_for_the_limit_causes_no_lease_call(dsn: s
     async with working(dsn, watch, seen, rate_limit=0.001, rate_burst=1) as (app, fetcher):
         await app.publish("orders", "a", 1)
         await seen.until(1)
-        await fetcher.quiet()
-        asked = fetcher._quiet.begun
+        await fetcher.until_idle()
+        asked = fetcher._empty_calls.begun
         for number in range(2, 40):
             await app.publish("orders", "a", number)
-        assert fetcher._quiet.begun <= asked + 1, "only the call that was in progress"
+        assert fetcher._empty_calls.begun <= asked + 1, "only the call that was in progress"
         app.stop()
     assert seen.notes == [1]

@@ -107,7 +107,7 @@ async def _refusal(api: Api, url: str) -> str:
         return str(answer.json()["summary"])
     [finding] = answer.json()["data"]
     assert (finding["what"], finding["level"]) == ("connection", "error")
-    return str(finding["told"])
+    return str(finding["message"])
 
 
 INSIDE: list[Callable[[int], str]] = [
@@ -185,7 +185,7 @@ async def test_a_source_that_was_created_over_http_is_fenced_where_it_is_capture
             await asyncio.sleep(0)
             found = await api.get("/sources/orders")
         assert "may not connect" in found["reason"]
-        assert "may not connect" in (await api.post("/sources/orders/check"))["data"][0]["told"]
+        assert "may not connect" in (await api.post("/sources/orders/check"))["data"][0]["message"]
         where = {"where": {"field": "data.record.id", "op": ">", "value": 5}}
         answer = await api.answer("POST", "/sources/orders/backfills", where)
         assert answer.status_code >= 400

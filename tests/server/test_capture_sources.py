@@ -107,7 +107,7 @@ async def test_invalid_input_is_refused_and_changes_nothing(shop: store.Database
 async def test_a_source_is_checked_before_it_is_made_and_after(shop: store.Database, api: Api) -> None:
     for path, body in (("/source-check", ORDERS), ("/sources/orders/check", None)):
         found = (await api.post(path, body))["data"]
-        assert {"what", "level", "told", "mend"} == set(found[0])
+        assert {"what", "level", "message", "hint"} == set(found[0])
         assert "replica identity full" in json.dumps(found)
         assert "error" not in {one["level"] for one in found}
         if body is not None:

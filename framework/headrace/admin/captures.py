@@ -87,7 +87,7 @@ class Captures(Base):
         capture = source.capture
         if capture is not None and capture.state == "stopped" and capture.reason is not None:
             findings.append(
-                Finding(what="capture", level="error", told=f"It has stopped. {capture.reason}", mend=capture.mend)
+                Finding(what="capture", level="error", message=f"It has stopped. {capture.reason}", hint=capture.mend)
             )
         return findings
 

@@ -61,7 +61,7 @@ class ManualAcks(Base):
     async def _lease(self, calls: LeaseCalls, spec: ConsumerSpec, limit: int) -> Batch:
         calls.begin()
         try:
-            async with calls.place(spec):
+            async with calls.condition_slot(spec):
                 return await calls.lease(uuid4(), limit, spec, shares=[limit], patient=True)
         except FilterTooSlow as error:
             raise self._too_slow(spec.where) from error.__cause__

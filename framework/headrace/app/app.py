@@ -33,7 +33,7 @@ from headrace.model.text.masking import masked
 from headrace.runtime.calls import Witness
 from headrace.runtime.formats.format import check_capture
 from headrace.runtime.handlers.dependencies import Dependencies
-from headrace.runtime.leasing.idle import IdleConsumers
+from headrace.runtime.leasing.subscriptions import Subscriptions
 from headrace.runtime.loop_watch import LoopWatch
 from headrace.runtime.messages.publisher import Publisher
 from headrace.runtime.pipeline.shared import Shared
@@ -314,7 +314,9 @@ class App(Declared, Publishing):
         return Shared(
             database=self.database,
             publisher=self._publisher,
-            idle=IdleConsumers(self.database, self.database.max_connections, self._time.clock, self._timings.leasing),
+            subscriptions=Subscriptions(
+                self.database, self.database.max_connections, self._time.clock, self._timings.leasing
+            ),
             shutdown_timeout=self._settings.shutdown_timeout,
             dependencies=dependencies,
             middleware=tuple(self._middleware),
@@ -385,9 +387,12 @@ class App(Declared, Publishing):
         from headrace.app.asyncapi.document import Described, document  # not imported by workers
 
         declared = Described(
-            streams=self._streams, formats=self._formats, consumers=self.consumers, captures=self.captures,
+            streams=self._streams,
+            formats=self._formats,
+            consumers=self.consumers,
+            captures=self.captures,
             schedules=[schedule.spec for schedule in self.schedules],
-        )  # fmt: skip
+        )
         return document(declared, title, version)
 
     def attach(self, attached: Attached) -> None:

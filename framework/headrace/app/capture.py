@@ -8,13 +8,7 @@ from typing import Any
 
 from headrace import store
 from headrace.admin.source_settings import differing
-from headrace.admin.sources import (
-    change_source,
-    existing_source,
-    make_source,
-    make_stream,
-    refuse_missing_columns,
-)
+from headrace.admin.sources import change_source, existing_source, make_source, make_stream, refuse_missing_columns
 from headrace.model.conditions import Condition
 from headrace.model.errors import ConfigurationError
 from headrace.model.log import Log

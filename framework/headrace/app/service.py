@@ -87,9 +87,13 @@ class Service:
             declared = await store.declare_consumer(self._database, spec)
             for setting, (before, now) in declared.changed.items():
                 log.info(
-                    "consumer setting changed", consumer=spec.name, stream=spec.stream, setting=setting,
-                    before=repr(before), now=repr(now),
-                )  # fmt: skip
+                    "consumer setting changed",
+                    consumer=spec.name,
+                    stream=spec.stream,
+                    setting=setting,
+                    before=repr(before),
+                    now=repr(now),
+                )
             if declared.new:
                 log.info("consumer created", consumer=spec.name, stream=spec.stream, deliver_policy=spec.deliver_policy)
             stored_as = self._formats.get(spec.stream)
@@ -111,7 +115,7 @@ class Service:
             others.start_soon(run_with_retry, "listening", self._listen)
             others.start_soon(self._stop_needless_listening)
             others.start_soon(maintain, "subscriptions of other processes", self._find_unsubscribed)
-            others.start_soon(run_with_retry, "subscribing", self._shared.idle.run)
+            others.start_soon(run_with_retry, "subscribing", self._shared.subscriptions.run)
             others.start_soon(self._shared.history_watch.run, self._database)
             if self._shared.witness is None:
                 if self._database.maintains:
@@ -149,19 +153,15 @@ class Service:
             # Log immediately: code that embeds the service may see the error late, or never.
             self._running = False
             spec = pipeline.spec
-            log.error(
-                "consumer failed", consumer=spec.name, stream=spec.stream, error=error, hint="the service stops",
-                exc_info=error,
-            )  # fmt: skip
+            hint = "the service stops"
+            log.error("consumer failed", consumer=spec.name, stream=spec.stream, error=error, hint=hint, exc_info=error)
             raise
 
     def _consumer_deleted(self, pipeline: Pipeline) -> None:
         """Handle the deletion of a consumer. Everything else continues."""
         spec = pipeline.spec
-        log.error(
-            "consumer deleted", consumer=spec.name, stream=spec.stream,
-            hint="this process no longer runs it, restart the process to declare it again",
-        )  # fmt: skip
+        hint = "this process no longer runs it, restart the process to declare it again"
+        log.error("consumer deleted", consumer=spec.name, stream=spec.stream, hint=hint)
         if all(other.gone for other in self.pipelines):
             self.on_all_deleted()
 
@@ -178,7 +178,7 @@ class Service:
     async def _listen(self, database_retry: DatabaseRetry) -> None:
         def ready() -> None:
             database_retry.cleared()
-            self._shared.idle.reset()
+            self._shared.subscriptions.reset()
             self._set_polling(polling=False)
 
         while True:

@@ -296,10 +296,7 @@ def _suggestion(name: str, known: list[str]) -> str | None:
 
 def table() -> str:
     """Render all settings as a Markdown table."""
-    rows = [
-        "| `[tool.headrace]` | environment | argument | meaning | default |",
-        "| --- | --- | --- | --- | --- |",
-    ]
+    rows = ["| `[tool.headrace]` | environment | argument | meaning | default |", "| --- | --- | --- | --- | --- |"]
     for setting in SETTINGS:
         places = [setting.argument and f"`App({setting.argument}=…)`", setting.option and f"`{setting.option}`"]
         cells = (

@@ -92,15 +92,7 @@ def _create_database(cluster: Path, os_user: OsUser, installation: Installation,
     os_user.write(cluster / "custom.conf", "# Your own settings; they win over Headrace's.\n")
     # In this mode an error in the SQL does not set the exit code. It only shows in the output.
     answer = os_user.run(
-        [
-            installation.program("postgres"),
-            "--single",
-            "-D",
-            cluster,
-            "-c",
-            "log_checkpoints=off",
-            "template1",
-        ],
+        [installation.program("postgres"), "--single", "-D", cluster, "-c", "log_checkpoints=off", "template1"],
         stdin=f"create database {DATABASE}\n",
     )
     if answer.returncode != 0 or re.search(r"\b(ERROR|FATAL|PANIC):", answer.stdout):

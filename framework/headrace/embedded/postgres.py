@@ -77,10 +77,7 @@ class EmbeddedPostgres:
     """
 
     def __init__(
-        self,
-        data_dir: Path | str | None = None,
-        port: int | None = None,
-        settings: Mapping[str, str] | None = None,
+        self, data_dir: Path | str | None = None, port: int | None = None, settings: Mapping[str, str] | None = None
     ) -> None:
         named = Path(data_dir).expanduser() if data_dir is not None else default_data_dir()
         self.data_dir = named.resolve()

@@ -159,13 +159,7 @@ class InFlightTracker(Generic[T]):
         """When the acks of unfinished leases have lingered long enough. None if `collect` has left none of them."""
         return None if self._partly_since is None else self._partly_since + self.linger
 
-    def take(
-        self,
-        lease_id: int,
-        seqs: Sequence[int],
-        lanes: Sequence[Hashable],
-        deadline: float,
-    ) -> Lease:
+    def take(self, lease_id: int, seqs: Sequence[int], lanes: Sequence[Hashable], deadline: float) -> Lease:
         """Record a new lease of these messages, given in `history`, and return it.
 
         Args:

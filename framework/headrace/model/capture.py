@@ -186,11 +186,11 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         what: the subject of the check in a few words, such as "wal_level".
         level: `ok` if it works, `warning` if it works less well than it could, `error` if it can't work.
-        told: a sentence that describes the state and what it means.
-        mend: the exact statement that fixes it. None if there is nothing to fix, or no statement does.
+        message: a sentence that describes the state and what it means.
+        hint: the exact statement that fixes it. None if there is nothing to fix, or no statement does.
     """
 
     what: str
     level: Literal["ok", "warning", "error"]
-    told: str
-    mend: str | None = None
+    message: str
+    hint: str | None = None

@@ -43,34 +43,34 @@ RESERVED = frozenset(
 
 
 class Push(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How a push consumer's messages are sent."""
+    """How a push consumer's messages are sent.
 
-    url: Annotated[str, Setting(
-        "The URL to which messages are POSTed, with `http` or `https`. Put a user or a password into a header instead."
-        " Answers show its path only to `admin`.",
-        length=(1, LONGEST_URL), example="https://example.com/hook",
-    )]  # fmt: skip
-    headers: Annotated[dict[str, str], Setting(
-        "Headers of each request. Those of the signature, and those that determine where a request ends, can't be set."
-        " Answers show their values only to `admin`.",
-        length=(0, MOST_HEADERS), otherwise="none", example="x-team:shop",
-    )] = {}  # fmt: skip
-    secret: Annotated[str | None, Setting(
-        "The key that signs requests as in Standard Webhooks: `whsec_` and 24 to 64 random bytes in base64. Answers"
-        " show it as `…`.", length=(1, len(SECRET) + 4 * -(-LARGEST_KEY // 3)), otherwise="no signature",
-    )] = None  # fmt: skip
-    timeout: Annotated[float, Setting(
-        "The time from the start of a request within which the response must arrive.",
-        "seconds", (0.1, LONGEST_TIMEOUT), example="10s", names=("timeout_ms",),
-    )] = 30.0  # fmt: skip
-    batch: Annotated[int | None, Setting(
-        'The maximum number of messages in a request, which are sent as `{"data": […]}`.',
-        "messages", (1, 1000), otherwise="one message per request", names=("batch_size",),
-    )] = None  # fmt: skip
-    concurrency: Annotated[tuple[int, int], Setting(
-        "The minimum and maximum number of requests in flight in a server process. The governor chooses in between.",
-        otherwise="1 to 64", example="2-8",
-    )] = (1, 64)  # fmt: skip
+    Args:
+        url: The URL to which messages are POSTed, with `http` or `https`. Put a user or a password into a
+            header instead. Answers show its path only to `admin`.
+        headers: Headers of each request. Those of the signature, and those that determine where a request ends,
+            can't be set. Answers show their values only to `admin`.
+        secret: The key that signs requests as in Standard Webhooks: `whsec_` and 24 to 64 random bytes in
+            base64. Answers show it as `…`.
+        timeout: The time from the start of a request within which the response must arrive.
+        batch: The maximum number of messages in a request, which are sent as `{"data": […]}`.
+        concurrency: The minimum and maximum number of requests in flight in a server process. The governor
+            chooses in between.
+    """
+
+    url: Annotated[str, Setting(length=(1, LONGEST_URL), example="https://example.com/hook")]
+    headers: Annotated[dict[str, str], Setting(length=(0, MOST_HEADERS), otherwise="none", example="x-team:shop")] = {}
+    secret: Annotated[
+        str | None, Setting(length=(1, len(SECRET) + 4 * -(-LARGEST_KEY // 3)), otherwise="no signature")
+    ] = None
+    timeout: Annotated[
+        float, Setting(unit="seconds", limits=(0.1, LONGEST_TIMEOUT), example="10s", names=("timeout_ms",))
+    ] = 30.0
+    batch: Annotated[
+        int | None,
+        Setting(unit="messages", limits=(1, 1000), otherwise="one message per request", names=("batch_size",)),
+    ] = None
+    concurrency: Annotated[tuple[int, int], Setting(otherwise="1 to 64", example="2-8")] = (1, 64)
 
     def __post_init__(self) -> None:
         self.check()

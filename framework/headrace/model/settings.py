@@ -1,7 +1,8 @@
 """The one description of each setting of streams, consumers, push consumers and sources.
 
 A setting is a field of a spec, such as `ConsumerSpec`. The field has the type and the default, and the
-`Setting` in its annotation has the rest: what the setting means, its unit, its limits and its names.
+`Setting` in its annotation has the rest: what the setting means, its unit, its limits and its names. What it
+means may stand in the `Args` of the spec's docstring instead.
 
     max_waiting: Annotated[int, Setting("The maximum number of …", limits=(1, 100_000))] = 20
 
@@ -12,6 +13,8 @@ their help, the fields of the HTTP API with their descriptions, and the tables i
 
 from __future__ import annotations
 
+import inspect
+import re
 from collections.abc import Callable, Mapping
 from functools import cache
 from types import NoneType, UnionType
@@ -64,7 +67,7 @@ class Setting(msgspec.Struct, frozen=True):
     """The description of a setting.
 
     Args:
-        description: what it means, in sentences of Markdown.
+        description: what it means, in sentences of Markdown. By default the text of the spec's docstring.
         unit: the unit of its number.
         limits: the lowest and the highest number that it can be.
         exclusive: whether the lowest limit itself is excluded.
@@ -84,7 +87,7 @@ class Setting(msgspec.Struct, frozen=True):
         default: the default value.
     """
 
-    description: str
+    description: str = ""
     unit: Unit | None = None
     limits: tuple[float, float] | None = None
     exclusive: bool = False
@@ -183,7 +186,7 @@ def amount(number: float, unit: Unit) -> str:
 @cache
 def settings_of(spec: type[msgspec.Struct]) -> Mapping[str, Setting]:
     """The settings of a spec by the names of their fields, in their order."""
-    hints = get_type_hints(spec, include_extras=True)
+    hints, texts = get_type_hints(spec, include_extras=True), _documented(spec)
     found = {}
     for field in msgspec.structs.fields(spec):
         hint = hints[field.name]
@@ -192,6 +195,7 @@ def settings_of(spec: type[msgspec.Struct]) -> Mapping[str, Setting]:
                 kind, optional = without_none(get_args(hint)[0])
                 found[field.name] = msgspec.structs.replace(
                     setting,
+                    description=setting.description or texts[field.name],
                     name=field.name,
                     names=setting.names or (field.name,),
                     kind=kind,
@@ -200,6 +204,16 @@ def settings_of(spec: type[msgspec.Struct]) -> Mapping[str, Setting]:
                     default=None if field.required else _default(field),
                 )
     return found
+
+
+def _documented(spec: type[msgspec.Struct]) -> dict[str, str]:
+    """The texts in the `Args` of the docstrings of a spec and its bases, by the names of their fields."""
+    texts: dict[str, str] = {}
+    for base in spec.__mro__:
+        _, _, described = inspect.cleandoc(base.__dict__.get("__doc__") or "").partition("Args:\n")
+        entries = re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", described.partition("\n\n")[0], re.MULTILINE)
+        texts |= {name: " ".join(text.split()) for name, text in entries if name not in texts}
+    return texts
 
 
 def _default(field: msgspec.structs.FieldInfo) -> Any:

@@ -44,8 +44,7 @@ class Backoff(msgspec.Struct, frozen=True, omit_defaults=True):
         for value in (self.base, self.factor, self.limit, *self.delays):
             if not (math.isfinite(value) and value >= 0):
                 raise ConfigurationError(
-                    f"{self!r} can't be: its durations and its factor are finite and not negative.",
-                    field="backoff",
+                    f"{self!r} can't be: its durations and its factor are finite and not negative.", field="backoff"
                 )
         if not 0 <= self.jitter <= 1:
             raise ConfigurationError(
@@ -141,40 +140,43 @@ _PROCESS_UNMODIFIED = OlderName(
 
 
 class StreamSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings of a stream. Without any limit it keeps all messages."""
+    """The settings of a stream. Without any limit it keeps all messages.
 
-    name: Annotated[str, Setting("1 to 48 lower-case letters, digits, `-` and `_`.", example="mystream", fixed=True)]
-    retention: Annotated[Retention, Setting(
-        "`limits` applies the limits below. `interest` keeps a message until every consumer is done with it, whatever"
-        " else is set. Without a consumer, nothing is removed."
-    )] = "limits"  # fmt: skip
-    retain_up_to: Annotated[float | None, Setting(
-        "Messages older than this are removed.", "seconds", (1, _CENTURY), otherwise="no limit", example="30d",
-    )] = None  # fmt: skip
-    retain_at_least: Annotated[float | None, Setting(
-        "Younger messages are kept whatever the stream's size. If that leaves no room, publishing is refused"
-        " (`StreamFull`, in SQL `HR005`) until there is some.",
-        "seconds", (1, _CENTURY), otherwise="no limit", example="1d",
-    )] = None  # fmt: skip
-    max_storage: Annotated[int | None, Setting(
-        "The size on disk above which the oldest messages are removed.",
-        "bytes", (_MIN_STORAGE, _MAX_BYTES), otherwise="no limit", example="10GB", older=_MAX_STORAGE_GB,
-    )] = None  # fmt: skip
-    one_message_per_key: Annotated[bool, Setting(
-        "A new message replaces the previous one of the same key (compaction). It is chosen when the stream is"
-        " created."
-    )] = False  # fmt: skip
-    dedupe: Annotated[bool, Setting(
-        "A payload that equals the latest one of its key is not published, compared by the SHA-256 of its JSON,"
-        " unless that one has a time to live. It needs `one_message_per_key`.", older=_PROCESS_UNMODIFIED,
-    )] = False  # fmt: skip
-    tombstones: Annotated[bool, Setting(
-        "A `null` payload deletes its key, after every consumer has received it. It needs `one_message_per_key`.",
-    )] = False  # fmt: skip
-    dedupe_window: Annotated[float, Setting(
-        "How long message ids are remembered, so that a repeated publish has no effect.",
-        "seconds", (0, 30 * 86400), example="5m",
-    )] = 120.0  # fmt: skip
+    Args:
+        name: 1 to 48 lower-case letters, digits, `-` and `_`.
+        retention: `limits` applies the limits below. `interest` keeps a message until every consumer is done
+            with it, whatever else is set. Without a consumer, nothing is removed.
+        retain_up_to: Messages older than this are removed.
+        retain_at_least: Younger messages are kept whatever the stream's size. If that leaves no room,
+            publishing is refused (`StreamFull`, in SQL `HR005`) until there is some.
+        max_storage: The size on disk above which the oldest messages are removed.
+        one_message_per_key: A new message replaces the previous one of the same key (compaction). It is chosen
+            when the stream is created.
+        dedupe: A payload that equals the latest one of its key is not published, compared by the SHA-256 of its
+            JSON, unless that one has a time to live. It needs `one_message_per_key`.
+        tombstones: A `null` payload deletes its key, after every consumer has received it. It needs
+            `one_message_per_key`.
+        dedupe_window: How long message ids are remembered, so that a repeated publish has no effect.
+    """
+
+    name: Annotated[str, Setting(example="mystream", fixed=True)]
+    retention: Annotated[Retention, Setting()] = "limits"
+    retain_up_to: Annotated[
+        float | None, Setting(unit="seconds", limits=(1, _CENTURY), otherwise="no limit", example="30d")
+    ] = None
+    retain_at_least: Annotated[
+        float | None, Setting(unit="seconds", limits=(1, _CENTURY), otherwise="no limit", example="1d")
+    ] = None
+    max_storage: Annotated[
+        int | None,
+        Setting(
+            unit="bytes", limits=(_MIN_STORAGE, _MAX_BYTES), otherwise="no limit", example="10GB", older=_MAX_STORAGE_GB
+        ),
+    ] = None
+    one_message_per_key: Annotated[bool, Setting()] = False
+    dedupe: Annotated[bool, Setting(older=_PROCESS_UNMODIFIED)] = False
+    tombstones: Annotated[bool, Setting()] = False
+    dedupe_window: Annotated[float, Setting(unit="seconds", limits=(0, 30 * 86400), example="5m")] = 120.0
 
     def __post_init__(self) -> None:
         check(self, self._owner)
@@ -208,63 +210,77 @@ class ConsumerSpec(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of a consumer.
 
     Servers send the messages of a consumer with `push`. Without it, workers lease them.
+
+    Args:
+        stream: The stream that it reads.
+        name: The consumer's name, unique on its stream.
+        filters: Which keys to read: one filter or several, at most 100. `*` matches one token, and `>` the
+            rest.
+        where: A condition that the content of these messages must meet.
+        ordered: Whether the messages of a key are delivered strictly in order.
+        ack_wait: The visibility timeout. A lease expires after it unless it is extended.
+        max_ack_pending: The maximum number of messages that are leased and not settled, over all processes.
+        max_deliver: The number of attempts before a message is exhausted.
+        max_waiting: The maximum number of HTTP requests that wait for messages at each server process.
+        deliver_policy: Where a new consumer starts. `all` starts at the first message, `new` after the last
+            one, `by_start_seq` at `start_seq`, and `by_start_time` at `start_time`. `last_per_key` delivers the
+            last message of each key, and then new ones.
+        start_seq: The seq at which a new consumer starts.
+        start_time: The time at which a new consumer starts.
+        backoff: The delay before the next attempt, or a list with one for each attempt, of which the last
+            repeats.
+        on_exhausted: What happens to an exhausted message. `dead_letter` makes it a dead letter, `block` makes
+            it one and blocks its key until you redrive or purge it, and `drop` discards it.
+        rate_limit: The maximum rate of deliveries, over all processes.
+        rate_burst: The maximum number of messages that are delivered at once after a pause. It needs
+            `rate_limit`.
+        push: The URL to which servers send the messages, and how.
     """
 
-    stream: Annotated[str, Setting("The stream that it reads.", fixed=True)]
-    name: Annotated[str, Setting("The consumer's name, unique on its stream.", example="us_orders", fixed=True)]
-    filters: Annotated[tuple[str, ...], Setting(
-        "Which keys to read: one filter or several, at most 100. `*` matches one token, and `>` the rest.",
-        length=(1, MAX_FILTERS), otherwise='`">"`', example="orders.us.>", names=("filter", "filter_key_pattern", "filters"),
-    )] = (">",)  # fmt: skip
-    where: Annotated[Condition | None, Setting(
-        "A condition that the content of these messages must meet.",
-        length=(1, MAX_JSON_BYTES), otherwise="no condition", example="data.total > 100",
-    )] = None  # fmt: skip
-    ordered: Annotated[bool, Setting("Whether the messages of a key are delivered strictly in order.")] = True
-    ack_wait: Annotated[float, Setting(
-        "The visibility timeout. A lease expires after it unless it is extended.",
-        "seconds", (0.1, 86400), example="1m", names=("ack_wait_ms", "ack_wait"),
-    )] = 30.0  # fmt: skip
-    max_ack_pending: Annotated[int, Setting(
-        "The maximum number of messages that are leased and not settled, over all processes.", limits=(1, 1_000_000),
-    )] = 1000  # fmt: skip
-    max_deliver: Annotated[int, Setting(
-        "The number of attempts before a message is exhausted.", limits=(1, 1_000_000), unlimited=-1,
-    )] = 10  # fmt: skip
-    max_waiting: Annotated[int, Setting(
-        "The maximum number of HTTP requests that wait for messages at each server process.", limits=(1, 100_000),
-    )] = 20  # fmt: skip
-    deliver_policy: Annotated[DeliverPolicy, Setting(
-        "Where a new consumer starts. `all` starts at the first message, `new` after the last one, `by_start_seq` at"
-        " `start_seq`, and `by_start_time` at `start_time`. `last_per_key` delivers the last message of each key, and"
-        " then new ones.", fixed=True,
-    )] = "all"  # fmt: skip
-    start_seq: Annotated[int | None, Setting(
-        "The seq at which a new consumer starts.", limits=(1, 2**62 - 1), otherwise="none", fixed=True,
-    )] = None  # fmt: skip
-    start_time: Annotated[datetime | None, Setting(
-        "The time at which a new consumer starts.", otherwise="none", fixed=True,
-    )] = None  # fmt: skip
-    backoff: Annotated[Backoff, Setting(
-        "The delay before the next attempt, or a list with one for each attempt, of which the last repeats.",
-        "seconds", otherwise="exponential, from 1 second to 5 minutes, with jitter", example="1s,10s,1m",
-        names=("backoff_ms", "backoff"),
-    )] = Backoff()  # fmt: skip
-    on_exhausted: Annotated[OnExhausted, Setting(
-        "What happens to an exhausted message. `dead_letter` makes it a dead letter, `block` makes it one and blocks"
-        " its key until you redrive or purge it, and `drop` discards it."
-    )] = "dead_letter"  # fmt: skip
-    rate_limit: Annotated[float | None, Setting(
-        "The maximum rate of deliveries, over all processes.",
-        "messages per second", (0, 1_000_000), exclusive=True, otherwise="no limit", example="100/s",
-    )] = None  # fmt: skip
-    rate_burst: Annotated[int | None, Setting(
-        "The maximum number of messages that are delivered at once after a pause. It needs `rate_limit`.",
-        "messages", (1, 1_000_000), otherwise="one second of the rate",
-    )] = None  # fmt: skip
-    push: Annotated[Push | None, Setting(
-        "The URL to which servers send the messages, and how.", otherwise="none",
-    )] = None  # fmt: skip
+    stream: Annotated[str, Setting(fixed=True)]
+    name: Annotated[str, Setting(example="us_orders", fixed=True)]
+    filters: Annotated[
+        tuple[str, ...],
+        Setting(
+            length=(1, MAX_FILTERS),
+            otherwise='`">"`',
+            example="orders.us.>",
+            names=("filter", "filter_key_pattern", "filters"),
+        ),
+    ] = (">",)
+    where: Annotated[
+        Condition | None, Setting(length=(1, MAX_JSON_BYTES), otherwise="no condition", example="data.total > 100")
+    ] = None
+    ordered: Annotated[bool, Setting()] = True
+    ack_wait: Annotated[
+        float, Setting(unit="seconds", limits=(0.1, 86400), example="1m", names=("ack_wait_ms", "ack_wait"))
+    ] = 30.0
+    max_ack_pending: Annotated[int, Setting(limits=(1, 1_000_000))] = 1000
+    max_deliver: Annotated[int, Setting(limits=(1, 1_000_000), unlimited=-1)] = 10
+    max_waiting: Annotated[int, Setting(limits=(1, 100_000))] = 20
+    deliver_policy: Annotated[DeliverPolicy, Setting(fixed=True)] = "all"
+    start_seq: Annotated[int | None, Setting(limits=(1, 2**62 - 1), otherwise="none", fixed=True)] = None
+    start_time: Annotated[datetime | None, Setting(otherwise="none", fixed=True)] = None
+    backoff: Annotated[
+        Backoff,
+        Setting(
+            unit="seconds",
+            otherwise="exponential, from 1 second to 5 minutes, with jitter",
+            example="1s,10s,1m",
+            names=("backoff_ms", "backoff"),
+        ),
+    ] = Backoff()
+    on_exhausted: Annotated[OnExhausted, Setting()] = "dead_letter"
+    rate_limit: Annotated[
+        float | None,
+        Setting(
+            unit="messages per second", limits=(0, 1_000_000), exclusive=True, otherwise="no limit", example="100/s"
+        ),
+    ] = None
+    rate_burst: Annotated[
+        int | None, Setting(unit="messages", limits=(1, 1_000_000), otherwise="one second of the rate")
+    ] = None
+    push: Annotated[Push | None, Setting(otherwise="none")] = None
 
     def __post_init__(self) -> None:
         check_filters(self.filters)

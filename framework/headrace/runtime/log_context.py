@@ -6,6 +6,7 @@ import logging
 import sys
 from typing import Any
 
+from headrace.runtime.messages.message import Message
 from headrace.runtime.slot import current_slot
 
 FIELDS = ("stream", "consumer", "key", "seq", "attempt", "messages", "trace_id", "span_id")
@@ -41,15 +42,20 @@ def in_work() -> dict[str, Any]:
     return {**_delivery(), **_span()}
 
 
+def identity(message: Message) -> dict[str, Any]:
+    """Return the fields that identify a message in a log record."""
+    return {"stream": message.stream, "consumer": message.consumer, "key": message.key, "seq": message.seq}
+
+
 def _delivery() -> dict[str, Any]:
     slot = current_slot.get()
     delivery = None if slot is None else slot.delivery
     if delivery is None:
         return {}
-    fields: dict[str, Any] = {"stream": delivery.stream, "consumer": delivery.consumer}
     messages = delivery.messages
     if len(messages) == 1:
-        return {**fields, "key": messages[0].key, "seq": messages[0].seq, "attempt": messages[0].attempt}
+        return {**identity(messages[0]), "attempt": messages[0].attempt}
+    fields: dict[str, Any] = {"stream": delivery.stream, "consumer": delivery.consumer}
     keys = {message.key for message in messages}
     return {**fields, **({"key": keys.pop()} if len(keys) == 1 else {}), "messages": len(messages)}
 

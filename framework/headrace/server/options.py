@@ -28,143 +28,112 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
     The limits of connections apply to `headrace serve`, which handles the connections itself.
 
+    Args:
+        push_allow: Where push consumers may send, and captured databases may be, besides public addresses: a
+            network such as 10.0.0.0/8, `private`, or `loopback`.
+        allowed_hosts: A name or address of the server, besides loopback, that requests may name in their Host
+            header while no token exists.
+        transforms: A module whose functions sources may name as their transform over HTTP. A package allows its
+            submodules.
+        database_references: A reference that the HTTP API may name as the URL of a further database, such as
+            env:EU_DATABASE. With a `*` at its end it stands for all that begin like it.
+        capture: Whether this server captures the tables of sources that no other process captures.
+        session_lifetime: The time after which a session of the console ends, if its token doesn't expire
+            earlier.
+        proxy_user_header: The header in which a proxy in front of the server gives the name of the user that it
+            has authenticated, such as X-Forwarded-User.
+        proxy_from: An address or a network of the proxies in front of the server, such as 127.0.0.1 or
+            10.0.0.0/8. Their `proxy_user_header` and the last address in their `X-Forwarded-For` are believed.
+        proxy_token: The name of the access token with whose scopes the users of the proxies act.
+        trace_url: Where your tracing system shows a trace, with {trace_id} in place of its id, such as
+            https://traces.example/trace/{trace_id}. The console links to it.
+        max_requests: The most concurrent requests, without those that wait for messages. Others get 503.
+        max_requests_per_token: The most concurrent requests of one access token. Others get 429. At most
+            `max_requests`.
+        max_pipelined: The most requests that a client may send ahead of their responses. Others get 400.
+        max_managed: The most concurrent requests of the management API. No token has more than half of these
+            places, free places go round the tokens, and others wait.
+        max_managed_waiting: The most requests of one token that wait for a place of the management API. Others
+            get 503.
+        managed_timeout: The longest wait for such a place. After that the request gets 503.
+        max_judging: The most connections to the database that may examine many messages at the same time.
+            Others wait. At most as many as there are.
+        data_connections: The most connections to each further database.
+        max_data_connections: The most connections to all further databases together. Databases beyond that are
+            not opened.
+        max_body: The largest body of a request. A larger one gets 413. At most `max_held`.
+        max_managed_body: The largest body of a request of the management API. Decoding one holds up all other
+            requests for 10 ms per MB.
+        max_held: The largest total size of the bodies of concurrent requests. Others get 503.
+        max_cached: The largest total size of the messages that are kept in memory for other consumers.
+        max_head: The largest size of request line and headers. Larger ones get 431.
+        max_headers: The most headers of a request. More get 431.
+        max_connections: The most concurrent connections of clients. Others get 503 and are closed.
+        head_timeout: The longest time that a TLS handshake, or request line and headers may take, from their
+            first byte or the connection's start.
+        body_timeout: The longest wait for the next piece of a body. After that the request gets 408.
+        min_body_rate: The lowest average rate of a body in bytes per second, once it has taken twice as long as
+            `body_timeout`.
+        idle_timeout: The time without a request after which a connection is closed.
+        write_timeout: The longest time without progress of a client that reads a response. After that it is
+            disconnected.
+        body_check_interval: Internal, for tests. The interval at which incoming bodies are checked for their timeout.
+        discard_time: Internal, for tests. How long the rest of a refused request is read and discarded. If the
+            connection were closed at once, the response would be lost.
+        push_refresh_interval: Internal, for tests. The interval of the look-up of push consumers, since other
+            servers create, change and delete them, too.
+
     Raises:
         ConfigurationError: a value is invalid, or contradicts another one.
-
-    `body_check_interval`, `discard_time` and `push_refresh_interval` are internal. Tests shorten them:
-
-    Args:
-        body_check_interval: the interval at which incoming bodies are checked for their timeout.
-        discard_time: how long the rest of a refused request is read and discarded. If the connection
-            were closed at once, the response would be lost.
-        push_refresh_interval: the interval of the look-up of push consumers, since other servers
-            create, change and delete them, too.
     """
 
     # --- what the server may do
 
-    push_allow: Annotated[tuple[str, ...], Setting(
-        "Where push consumers may send, and captured databases may be, besides public addresses: a network such as"
-        " 10.0.0.0/8, `private`, or `loopback`.", otherwise="public addresses only",
-    )] = ()  # fmt: skip
-    allowed_hosts: Annotated[tuple[str, ...], Setting(
-        "A name or address of the server, besides loopback, that requests may name in their Host header while no token"
-        " exists.", otherwise="loopback only",
-    )] = ()  # fmt: skip
-    transforms: Annotated[tuple[str, ...], Setting(
-        "A module whose functions sources may name as their transform over HTTP. A package allows its submodules.",
-        otherwise="none",
-    )] = ()  # fmt: skip
-    database_references: Annotated[tuple[str, ...], Setting(
-        "A reference that the HTTP API may name as the URL of a further database, such as env:EU_DATABASE. With a `*` at its"
-        " end it stands for all that begin like it.", otherwise="none",
-    )] = ()  # fmt: skip
-    capture: Annotated[
-        bool, Setting("Whether this server captures the tables of sources that no other process captures.")
-    ] = True
+    push_allow: Annotated[tuple[str, ...], Setting(otherwise="public addresses only")] = ()
+    allowed_hosts: Annotated[tuple[str, ...], Setting(otherwise="loopback only")] = ()
+    transforms: Annotated[tuple[str, ...], Setting(otherwise="none")] = ()
+    database_references: Annotated[tuple[str, ...], Setting(otherwise="none")] = ()
+    capture: Annotated[bool, Setting()] = True
 
-    session_lifetime: Annotated[float, Setting(
-        "The time after which a session of the console ends, if its token doesn't expire earlier.", unit="seconds",
-        limits=(1, 365 * _LONGEST),
-    )] = 43_200.0  # fmt: skip
-    proxy_user_header: Annotated[str | None, Setting(
-        "The header in which a proxy in front of the server gives the name of the user that it has authenticated, such as"
-        " X-Forwarded-User.", otherwise="none",
-    )] = None  # fmt: skip
-    proxy_from: Annotated[tuple[str, ...], Setting(
-        "An address or a network of the proxies in front of the server, such as 127.0.0.1 or 10.0.0.0/8. Their `proxy_user_header`"
-        " and the last address in their `X-Forwarded-For` are believed.",
-        otherwise="none",
-    )] = ()  # fmt: skip
-    proxy_token: Annotated[str | None, Setting(
-        "The name of the access token with whose scopes the users of the proxies act.", otherwise="none",
-    )] = None  # fmt: skip
+    session_lifetime: Annotated[float, Setting(unit="seconds", limits=(1, 365 * _LONGEST))] = 43_200.0
+    proxy_user_header: Annotated[str | None, Setting(otherwise="none")] = None
+    proxy_from: Annotated[tuple[str, ...], Setting(otherwise="none")] = ()
+    proxy_token: Annotated[str | None, Setting(otherwise="none")] = None
 
-    trace_url: Annotated[str | None, Setting(
-        "Where your tracing system shows a trace, with {trace_id} in place of its id, such as"
-        " https://traces.example/trace/{trace_id}. The console links to it.", otherwise="no links",
-    )] = None  # fmt: skip
+    trace_url: Annotated[str | None, Setting(otherwise="no links")] = None
 
     # --- requests
 
-    max_requests: Annotated[int, Setting(
-        "The most concurrent requests, without those that wait for messages. Others get 503.", limits=(1, _MOST),
-    )] = 1000  # fmt: skip
-    max_requests_per_token: Annotated[int | None, Setting(
-        "The most concurrent requests of one access token. Others get 429. At most `max_requests`.", limits=(1, _MOST),
-        otherwise="a quarter of `max_requests`",
-    )] = None  # fmt: skip
-    max_pipelined: Annotated[int, Setting(
-        "The most requests that a client may send ahead of their responses. Others get 400.", limits=(1, 10_000),
-    )] = 100  # fmt: skip
-    max_managed: Annotated[int, Setting(
-        "The most concurrent requests of the management API. No token has more than half of these places, free places go"
-        " round the tokens, and others wait.", limits=(1, 10_000),
-    )] = 4  # fmt: skip
-    max_managed_waiting: Annotated[int, Setting(
-        "The most requests of one token that wait for a place of the management API. Others get 503.", limits=(1, _MOST),
-    )] = 100  # fmt: skip
-    managed_timeout: Annotated[float, Setting(
-        "The longest wait for such a place. After that the request gets 503.", unit="seconds", limits=(0, _LONGEST), exclusive=True,
-    )] = 30.0  # fmt: skip
-    max_judging: Annotated[int | None, Setting(
-        "The most connections to the database that may examine many messages at the same time. Others wait. At most as many"
-        " as there are.", limits=(1, 1000), otherwise="a fifth of the connections",
-    )] = None  # fmt: skip
+    max_requests: Annotated[int, Setting(limits=(1, _MOST))] = 1000
+    max_requests_per_token: Annotated[
+        int | None, Setting(limits=(1, _MOST), otherwise="a quarter of `max_requests`")
+    ] = None
+    max_pipelined: Annotated[int, Setting(limits=(1, 10_000))] = 100
+    max_managed: Annotated[int, Setting(limits=(1, 10_000))] = 4
+    max_managed_waiting: Annotated[int, Setting(limits=(1, _MOST))] = 100
+    managed_timeout: Annotated[float, Setting(unit="seconds", limits=(0, _LONGEST), exclusive=True)] = 30.0
+    max_judging: Annotated[int | None, Setting(limits=(1, 1000), otherwise="a fifth of the connections")] = None
 
-    data_connections: Annotated[int, Setting(
-        "The most connections to each further database.", limits=(1, 1000),
-    )] = 10  # fmt: skip
-    max_data_connections: Annotated[int, Setting(
-        "The most connections to all further databases together. Databases beyond that are not opened.", limits=(1, _MOST),
-    )] = 100  # fmt: skip
+    data_connections: Annotated[int, Setting(limits=(1, 1000))] = 10
+    max_data_connections: Annotated[int, Setting(limits=(1, _MOST))] = 100
 
     # --- memory
 
-    max_body: Annotated[int, Setting(
-        "The largest body of a request. A larger one gets 413. At most `max_held`.", unit="bytes", limits=(1, _LARGEST),
-    )] = 10_000_000  # fmt: skip
-    max_managed_body: Annotated[int, Setting(
-        "The largest body of a request of the management API. Decoding one holds up all other requests for 10 ms per MB.",
-        unit="bytes", limits=(1, _LARGEST),
-    )] = 1_000_000  # fmt: skip
-    max_held: Annotated[int, Setting(
-        "The largest total size of the bodies of concurrent requests. Others get 503.", unit="bytes", limits=(1, _LARGEST),
-    )] = 256_000_000  # fmt: skip
-    max_cached: Annotated[int, Setting(
-        "The largest total size of the messages that are kept in memory for other consumers.", unit="bytes", limits=(1, _LARGEST),
-    )] = 32_000_000  # fmt: skip
-    max_head: Annotated[int, Setting(
-        "The largest size of request line and headers. Larger ones get 431.", unit="bytes", limits=(256, 16_000_000),
-    )] = 32_768  # fmt: skip
-    max_headers: Annotated[int, Setting(
-        "The most headers of a request. More get 431.", limits=(1, 10_000),
-    )] = 100  # fmt: skip
+    max_body: Annotated[int, Setting(unit="bytes", limits=(1, _LARGEST))] = 10_000_000
+    max_managed_body: Annotated[int, Setting(unit="bytes", limits=(1, _LARGEST))] = 1_000_000
+    max_held: Annotated[int, Setting(unit="bytes", limits=(1, _LARGEST))] = 256_000_000
+    max_cached: Annotated[int, Setting(unit="bytes", limits=(1, _LARGEST))] = 32_000_000
+    max_head: Annotated[int, Setting(unit="bytes", limits=(256, 16_000_000))] = 32_768
+    max_headers: Annotated[int, Setting(limits=(1, 10_000))] = 100
 
     # --- connections and slow clients
 
-    max_connections: Annotated[int, Setting(
-        "The most concurrent connections of clients. Others get 503 and are closed.", limits=(1, _MOST),
-    )] = 10_000  # fmt: skip
-    head_timeout: Annotated[float, Setting(
-        "The longest time that a TLS handshake, or request line and headers may take, from their first byte or the connection's"
-        " start.", unit="seconds", limits=(0, _LONGEST), exclusive=True,
-    )] = 10.0  # fmt: skip
-    body_timeout: Annotated[float, Setting(
-        "The longest wait for the next piece of a body. After that the request gets 408.", unit="seconds", limits=(0, _LONGEST),
-        exclusive=True,
-    )] = 10.0  # fmt: skip
-    min_body_rate: Annotated[int, Setting(
-        "The lowest average rate of a body in bytes per second, once it has taken twice as long as `body_timeout`.",
-        limits=(1, _LARGEST),
-    )] = 1000  # fmt: skip
-    idle_timeout: Annotated[float, Setting(
-        "The time without a request after which a connection is closed.", unit="seconds", limits=(0, _LONGEST), exclusive=True,
-    )] = 75.0  # fmt: skip
-    write_timeout: Annotated[float, Setting(
-        "The longest time without progress of a client that reads a response. After that it is disconnected.", unit="seconds",
-        limits=(0, _LONGEST), exclusive=True,
-    )] = 30.0  # fmt: skip
+    max_connections: Annotated[int, Setting(limits=(1, _MOST))] = 10_000
+    head_timeout: Annotated[float, Setting(unit="seconds", limits=(0, _LONGEST), exclusive=True)] = 10.0
+    body_timeout: Annotated[float, Setting(unit="seconds", limits=(0, _LONGEST), exclusive=True)] = 10.0
+    min_body_rate: Annotated[int, Setting(limits=(1, _LARGEST))] = 1000
+    idle_timeout: Annotated[float, Setting(unit="seconds", limits=(0, _LONGEST), exclusive=True)] = 75.0
+    write_timeout: Annotated[float, Setting(unit="seconds", limits=(0, _LONGEST), exclusive=True)] = 30.0
 
     body_check_interval: float = 0.5
     discard_time: float = 2.0

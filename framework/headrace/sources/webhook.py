@@ -26,32 +26,35 @@ _HEADER_NAME = re.compile(rf"[!#$%&'*+.^_`|~0-9a-z-]{{1,{LONGEST_HEADER_NAME}}}"
 class WebhookSpec(SourceSpec, frozen=True, kw_only=True):
     """The settings of a webhook source.
 
+    Args:
+        key: The template of the keys.
+        signature: The signature scheme. `standard` is Standard Webhooks.
+        secrets: The secrets of the signatures. Any of them is accepted, so that you can change a secret without
+            losing a delivery. Answers show each as `…`.
+        keep_headers: Request headers to keep with the message, besides `content-type` and `content-encoding`.
+        max_body: The largest body.
+
     Raises:
         ConfigurationError: a setting is invalid, or settings contradict each other.
     """
 
-    key: Annotated[
-        str,
+    key: Annotated[str, Setting(length=(1, MAX_TEMPLATE_BYTES), example="stripe.{body.type}.{body.id}")] = DEFAULT
+    signature: Annotated[Signature | None, Setting(otherwise="signatures are not checked")] = None
+    secrets: Annotated[
+        tuple[str, ...], Setting(length=(0, MOST_SECRETS), otherwise="none", names=("secret", "secrets"))
+    ] = ()
+    keep_headers: Annotated[
+        tuple[str, ...], Setting(length=(0, MOST_KEPT_HEADERS), otherwise="none", example="x-github-event")
+    ] = ()
+    max_body: Annotated[
+        int | None,
         Setting(
-            "The template of the keys.",
-            length=(1, MAX_TEMPLATE_BYTES),
-            example="stripe.{body.type}.{body.id}",
+            unit="bytes",
+            limits=(1, LARGEST_BODY),
+            otherwise="the server's limit, and 1 MB without a signature",
+            example="1MB",
         ),
-    ] = DEFAULT
-    signature: Annotated[Signature | None, Setting(
-        "The signature scheme. `standard` is Standard Webhooks.", otherwise="signatures are not checked",
-    )] = None  # fmt: skip
-    secrets: Annotated[tuple[str, ...], Setting(
-        "The secrets of the signatures. Any of them is accepted, so that you can change a secret without losing a"
-        " delivery. Answers show each as `…`.", length=(0, MOST_SECRETS), otherwise="none", names=("secret", "secrets"),
-    )] = ()  # fmt: skip
-    keep_headers: Annotated[tuple[str, ...], Setting(
-        "Request headers to keep with the message, besides `content-type` and `content-encoding`.",
-        length=(0, MOST_KEPT_HEADERS), otherwise="none", example="x-github-event",
-    )] = ()  # fmt: skip
-    max_body: Annotated[int | None, Setting(
-        "The largest body.", "bytes", (1, LARGEST_BODY), otherwise="the server's limit, and 1 MB without a signature", example="1MB",
-    )] = None  # fmt: skip
+    ] = None
 
     def __post_init__(self) -> None:
         KeyTemplate(self.key)

@@ -37,13 +37,17 @@ class Metering:
     def __init__(self, meter: Meter) -> None:
         self._sent = meter.create_counter(names.SENT, "{message}", "Messages that were sent to be published.")
         self._operation = meter.create_histogram(
-            names.OPERATION_DURATION, "s", "How long publish, lease and settle calls take.",
+            names.OPERATION_DURATION,
+            "s",
+            "How long publish, lease and settle calls take.",
             explicit_bucket_boundaries_advisory=names.BUCKETS,
-        )  # fmt: skip
+        )
         self._process = meter.create_histogram(
-            names.PROCESS_DURATION, "s", "How long handlers take, of a sample.",
+            names.PROCESS_DURATION,
+            "s",
+            "How long handlers take, of a sample.",
             explicit_bucket_boundaries_advisory=names.BUCKETS,
-        )  # fmt: skip
+        )
 
     def operated(self, attributes: Attributes, seconds: float, error: BaseException | None, *, sent: int = 0) -> None:
         """Record the duration of a publish of `sent` messages, a lease call or a settle call."""

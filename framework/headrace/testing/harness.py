@@ -127,9 +127,13 @@ class Harness:
         async with self.app:
             while not (self._state == "ended" or self._end_requested.is_set()):
                 worker = Worker(
-                    self.app, self.clock, self._record, self._crashes,
-                    lambda: self._set_state("up"), lambda: self._set_state("between"),
-                )  # fmt: skip
+                    self.app,
+                    self.clock,
+                    self._record,
+                    self._crashes,
+                    lambda: self._set_state("up"),
+                    lambda: self._set_state("between"),
+                )
                 self._worker = self.app._witness = worker
                 await worker.run()
                 if not worker.crashed:
@@ -296,8 +300,11 @@ class Harness:
         return _bounded(await store.peek(self.app.database, await self._id(consumer), limit=MAX_MESSAGES + 1))
 
     async def published(
-        self, stream: str | Stream[Any], key: str = ">", type: Any = Any  # noqa: A002 - as msgspec has it
-    ) -> list[StoredMessage]:  # fmt: skip
+        self,
+        stream: str | Stream[Any],
+        key: str = ">",
+        type: Any = Any,  # noqa: A002 - as msgspec has it
+    ) -> list[StoredMessage]:
         """The messages of a stream, in their order.
 
         Args:

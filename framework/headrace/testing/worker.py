@@ -155,7 +155,7 @@ class Worker:
                 before = self._leased() if self._idle() else None
                 published = await self._publish_due(scheduler)
                 for pipeline in self.pipelines:
-                    await pipeline.fetcher.quiet()
+                    await pipeline.fetcher.until_idle()
                 await anyio.lowlevel.checkpoint()
                 return not self.crashed and not published and self._idle() and self._leased() == before
             finally:

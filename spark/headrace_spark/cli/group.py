@@ -18,9 +18,7 @@ Exit codes:
   78  a setting is invalid
  130  Ctrl-C; 143 for SIGTERM"""
 
-_COMMANDS = {
-    "check": ("headrace_spark.cli.check:check", "Check the Spark installation, and run a job."),
-}
+_COMMANDS = {"check": ("headrace_spark.cli.check:check", "Check the Spark installation, and run a job.")}
 
 spark = App(
     name="spark",

@@ -60,9 +60,8 @@ _JSON = {
     "timestampNTZFormat": _TIMESTAMP,
     "dateFormat": "yyyy-MM-dd",
 }
-_SCALARS = (
-    BinaryType, BooleanType, DateType, FractionalType, IntegralType, NullType, StringType, TimestampNTZType, TimestampType,
-)  # fmt: skip
+_NUMBERS, _TIMES = (FractionalType, IntegralType), (DateType, TimestampNTZType, TimestampType)
+_SCALARS = (BinaryType, BooleanType, NullType, StringType, *_NUMBERS, *_TIMES)
 
 
 def outgoing(frame: DataFrame) -> DataFrame:

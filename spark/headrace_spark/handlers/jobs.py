@@ -123,17 +123,16 @@ class Job:
 
     def statistics(self) -> dict[str, Any]:
         """The state of the job, for statistics."""
-        return {
-            "job": self.group, "rows": self.rows, "started": self.started, "stages": self.stages, "stages_done": self.stages_done,
-            "tasks": self.tasks, "tasks_done": self.tasks_done,
-        }  # fmt: skip
+        return {"job": self.group, "rows": self.rows, "started": self.started, **self._progress()}
+
+    def _progress(self) -> dict[str, int]:
+        done = {"stages_done": self.stages_done, "tasks_done": self.tasks_done}
+        return {"stages": self.stages, "tasks": self.tasks, **done}
 
     def log_progress(self) -> None:
         """Log how far the job is."""
-        log.info(
-            "spark job running", consumer=self.name, messages=self.rows, seconds=round(time.time() - self.started),
-            stages=self.stages, stages_done=self.stages_done, tasks=self.tasks, tasks_done=self.tasks_done,
-        )  # fmt: skip
+        seconds = round(time.time() - self.started)
+        log.info("spark job running", consumer=self.name, messages=self.rows, seconds=seconds, **self._progress())
 
 
 def _stages(tracker: StatusTracker, group: str) -> list[SparkStageInfo | None]:

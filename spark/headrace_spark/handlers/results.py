@@ -88,10 +88,8 @@ class Results:
         try:
             return self._staged(plan)
         except _NotStaged as error:
-            log.warning(
-                "results not staged", consumer=self._consumer, error=error, seconds=PAUSE,
-                hint="until then they go through this process. Executors need Headrace's code and a way to the database",
-            )  # fmt: skip
+            hint = "until then they go through this process. Executors need Headrace's code and a way to the database"
+            log.warning("results not staged", consumer=self._consumer, error=error, seconds=PAUSE, hint=hint)
             self._staged_from = time.monotonic() + PAUSE
         return _messages(self._collected(plan, self._limit))
 

@@ -21,9 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _PY4J = logging.getLogger("py4j")
-_IDLE = {
-    "job": None, "rows": 0, "started": None, "stages": 0, "stages_done": 0, "tasks": 0, "tasks_done": 0,
-}  # fmt: skip
+_IDLE = {"job": None, "rows": 0, "started": None, "stages": 0, "stages_done": 0, "tasks": 0, "tasks_done": 0}
 
 
 class WarmSession:

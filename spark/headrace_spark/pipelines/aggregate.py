@@ -134,17 +134,29 @@ def aggregate(
         )
     length = _positive_seconds(window, "window")
     identity = Identity(
-        id=uuid.uuid4().hex, stream=stream, into=into, window=length, slide=length if slide is None else _positive_seconds(slide, "slide"),
-        by=tuple(by), aggregates=dict(aggregates), mode=mode, time=time,
-    )  # fmt: skip
+        id=uuid.uuid4().hex,
+        stream=stream,
+        into=into,
+        window=length,
+        slide=length if slide is None else _positive_seconds(slide, "slide"),
+        by=tuple(by),
+        aggregates=dict(aggregates),
+        mode=mode,
+        time=time,
+    )
     if identity.slide > identity.window:
         raise ConfigurationError(f"slide={slide!r} is longer than window={window!r}. It must be at most as long.")
     names = _names(identity)
     template = key if key is not None else ".".join(f"{{{name}}}" for name in (*names, "window_start"))
     selection = Selection(
-        stream=stream, filters=check_filters(filter), where=where, start=str(start), max_rows=max_rows,
-        partitions=partitions, fail_on_data_loss=fail_on_data_loss,
-    )  # fmt: skip
+        stream=stream,
+        filters=check_filters(filter),
+        where=where,
+        start=str(start),
+        max_rows=max_rows,
+        partitions=partitions,
+        fail_on_data_loss=fail_on_data_loss,
+    )
     spark = spark or session()
     register(spark)
     report = Report(pipeline="aggregate", stream=stream, into=into, late=0)

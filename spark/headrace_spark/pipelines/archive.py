@@ -29,6 +29,7 @@ from headrace_spark.session import register, session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 logger = logging.getLogger("headrace.spark")
 
@@ -97,9 +98,15 @@ def archive(
     """
     _check(compression, rows_per_file, max_rows)
     selection = Selection(
-        stream=stream, filters=check_filters(filter), where=where, start=str(start), max_rows=max_rows,
-        partitions=partitions, fail_on_data_loss=fail_on_data_loss, consumer=consumer,
-    )  # fmt: skip
+        stream=stream,
+        filters=check_filters(filter),
+        where=where,
+        start=str(start),
+        max_rows=max_rows,
+        partitions=partitions,
+        fail_on_data_loss=fail_on_data_loss,
+        consumer=consumer,
+    )
     spark = spark or session()
     register(spark)
     report = Report(pipeline="archive", stream=stream, into=os.fspath(path), written=0, files=0)
@@ -120,29 +127,25 @@ def archive(
             batch_writer = _BatchWriter(
                 layout.files.root, rows_per_file, compression, delta=archive_id if delta else None
             )
-            _run(spark, database_connection, selection, layout, batch_writer, report, once=once, every=every)
+            if consumer is not None:
+                _ensure_consumer(database_connection, selection, consumer)
+            rows = stream_of(spark, database_connection.url, selection)
+            writer = rows.writeStream.queryName(f"archive_{stream}").foreachBatch(BatchCallback(batch_writer))
+            _run(triggered(writer, once=once, every=every), layout, report)
+            if consumer is not None:
+                _confirm(layout, database_connection, stream, consumer)
     return report
 
 
-def _run(
-    spark: SparkSession, database_connection: Database, selection: Selection, layout: Layout, batch_writer: _BatchWriter, report: Report, *,
-    once: bool, every: Duration,
-) -> None:  # fmt: skip
-    if selection.consumer is not None:
-        _ensure_consumer(database_connection, selection, selection.consumer)
+def _run(writer: DataStreamWriter, layout: Layout, report: Report) -> None:
     before = max(layout.batches(), default=-1)
-    rows = stream_of(spark, database_connection.url, selection)
-    writer = rows.writeStream.queryName(f"archive_{selection.stream}").foreachBatch(BatchCallback(batch_writer))
-    writer = triggered(writer.option("checkpointLocation", layout.checkpoint), once=once, every=every)
     try:
-        follow(writer, lambda progress: None)
+        follow(writer.option("checkpointLocation", layout.checkpoint), lambda progress: None)
     except BaseException:
         with suppress(HeadraceError):  # the files may be out of reach, and that is the error
             _count(layout, before, report)
         raise
     _count(layout, before, report)
-    if selection.consumer is not None:
-        _confirm(layout, database_connection, selection.stream, selection.consumer)
 
 
 class _BatchWriter:

@@ -101,10 +101,14 @@ def _schema() -> pa.Schema:
 
     return pa.schema(
         [
-            ("key", pa.string()), ("seq", pa.int64()), ("headers", pa.string()),
-            ("created_at", pa.timestamp("us", tz="UTC")), ("data", pa.string()), ("day", pa.date32()),
+            ("key", pa.string()),
+            ("seq", pa.int64()),
+            ("headers", pa.string()),
+            ("created_at", pa.timestamp("us", tz="UTC")),
+            ("data", pa.string()),
+            ("day", pa.date32()),
         ]
-    )  # fmt: skip
+    )
 
 
 def _actions(files: fs.PyFileSystem, batch: Manifest) -> list[AddAction]:
@@ -136,9 +140,10 @@ def _statistics(files: fs.PyFileSystem, place: str) -> dict[str, Any]:
     at = footer.schema.to_arrow_schema().get_field_index("seq")
     seqs = [group.column(at).statistics for group in groups]
     stats: dict[str, Any] = {"numRecords": footer.num_rows}
-    if seqs and all(one is not None and one.has_min_max for one in seqs):
+    if seqs and all(seq is not None and seq.has_min_max for seq in seqs):
         stats |= {
-            "minValues": {"seq": min(one.min for one in seqs)}, "maxValues": {"seq": max(one.max for one in seqs)},
+            "minValues": {"seq": min(seq.min for seq in seqs)},
+            "maxValues": {"seq": max(seq.max for seq in seqs)},
             "nullCount": {"seq": 0},
-        }  # fmt: skip
+        }
     return stats

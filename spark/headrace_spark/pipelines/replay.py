@@ -112,9 +112,14 @@ def replay(
             f"The stream {into!r} can't be replayed into itself. Set another stream for the results."
         )
     selection = Selection(
-        stream=stream or "", filters=check_filters(filter), where=where, start=str(start), max_rows=max_rows,
-        partitions=partitions, fail_on_data_loss=fail_on_data_loss,
-    )  # fmt: skip
+        stream=stream or "",
+        filters=check_filters(filter),
+        where=where,
+        start=str(start),
+        max_rows=max_rows,
+        partitions=partitions,
+        fail_on_data_loss=fail_on_data_loss,
+    )
     call = load_function(function) if isinstance(function, str) else function
     spark = spark or session()
     if isinstance(function, str) and is_connect(spark):

@@ -146,9 +146,12 @@ def _await_end(query: StreamingQuery, on_progress: Callable[[Progress], None]) -
 def _log(progress: Progress) -> None:
     found = [lag for source in getattr(progress, "sources", ()) for lag in lags(source)]
     log.info(
-        "batch done", batch=progress["batchId"], rows=progress["numInputRows"], seconds=progress.get("batchDuration", 0) / 1000,
+        "batch done",
+        batch=progress["batchId"],
+        rows=progress["numInputRows"],
+        seconds=progress.get("batchDuration", 0) / 1000,
         **({"lag": sum(one.lag for one in found)} if found else {}),
-    )  # fmt: skip
+    )
 
 
 def _stop(query: StreamingQuery) -> None:

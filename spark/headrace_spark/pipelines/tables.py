@@ -83,11 +83,12 @@ def find_table(fetch: Fetch, name: str) -> Table:
         )
     schema, relation, columns, key, leaves = rows[0]
     return Table(
-        schema=schema, name=relation,
+        schema=schema,
+        name=relation,
         columns=tuple(map(tuple, msgspec.json.decode(columns or "[]"))),
         key=tuple(msgspec.json.decode(key or "[]")),
         leaves=tuple(map(tuple, msgspec.json.decode(leaves or "[]"))),
-    )  # fmt: skip
+    )
 
 
 # The key is chosen as in change capture. A leaf without storage (a view, a foreign table) is read

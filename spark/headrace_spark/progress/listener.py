@@ -20,11 +20,7 @@ from headrace_spark.progress.lag import lags
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from pyspark.sql.streaming.listener import (
-        QueryProgressEvent,
-        QueryStartedEvent,
-        QueryTerminatedEvent,
-    )
+    from pyspark.sql.streaming.listener import QueryProgressEvent, QueryStartedEvent, QueryTerminatedEvent
 
     from headrace.telemetry.instrumentation import Instrumentation
 
@@ -65,9 +61,14 @@ class LagListener(StreamingQueryListener):
         if due:
             for one in found:
                 log.info(
-                    "streaming query", query=name, stream=one.stream, seq=one.position, lag=one.lag,
-                    arriving=round(one.input_rate, 1), processed=round(one.processed_rate, 1),
-                )  # fmt: skip
+                    "streaming query",
+                    query=name,
+                    stream=one.stream,
+                    seq=one.position,
+                    lag=one.lag,
+                    arriving=round(one.input_rate, 1),
+                    processed=round(one.processed_rate, 1),
+                )
 
     def onQueryIdle(self, event: Any) -> None:  # noqa: N802
         """A query waits for news. Its last report still counts."""

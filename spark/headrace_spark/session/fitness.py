@@ -94,8 +94,8 @@ def of_planner(python: str) -> Python:
     try:
         code = Path(probe.__file__).read_text(encoding="utf-8")
         ended = subprocess.run(
-            [python, "-c", code], stdin=subprocess.DEVNULL, capture_output=True, timeout=_START_TIMEOUT, check=True,
-        )  # fmt: skip
+            [python, "-c", code], stdin=subprocess.DEVNULL, capture_output=True, timeout=_START_TIMEOUT, check=True
+        )
         return msgspec.json.decode(ended.stdout, type=Python)
     except (OSError, subprocess.SubprocessError, msgspec.MsgspecError) as error:
         raise SparkUnavailable(f"The executors' Python, {python}, can't be run on this machine. {_PLANNER}.") from error

@@ -104,8 +104,12 @@ def _properties(java: Path, *arguments: str) -> dict[str, str] | None:
     try:
         ended = subprocess.run(
             [java, *arguments, "-XshowSettings:properties", "-version"],
-            stdin=subprocess.DEVNULL, capture_output=True, timeout=_TIMEOUT, check=True, errors="replace",
-        )  # fmt: skip
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_TIMEOUT,
+            check=True,
+            errors="replace",
+        )
     except (OSError, subprocess.SubprocessError):
         return None
     found = dict(_PROPERTY.findall(ended.stderr + ended.stdout))

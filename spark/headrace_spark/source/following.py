@@ -63,7 +63,7 @@ class Streams:
         Raises:
             UnknownStream: a stream of the checkpoint was deleted, even if there is a new one of its name.
         """
-        found = {one.uid: one for one in self._queries.streams(self._options)}
+        found = {stream.uid: stream for stream in self._queries.streams(self._options)}
         names = {one.name: one.uid for one in found.values()}
         self.last = {uid: Position(uid, one.last, name=one.name) for uid, one in found.items()}
         for uid, position in start.items():
@@ -100,25 +100,30 @@ class Streams:
 
     def resolve(self, positions: Iterable[Position]) -> dict[str, int]:
         """How far each stream with news is resolved, by unique id. It waits a moment for publishers in progress."""
-        news = [one for one in positions if self.last[one.uid].seq > one.seq]
-        for one in news:
-            ranges = self.ranges(one)
-            ranges.marks.raise_to(one.seq)
-            self.last[one.uid] = Position(one.uid, ranges.mark(), name=one.name)
-        settle(self._queries, [(self.ranges(one), one.seq + 1) for one in news], SETTLE_SECONDS)
-        return {one.uid: self.ranges(one).marks.position for one in news}
+        news = [position for position in positions if self.last[position.uid].seq > position.seq]
+        for new in news:
+            ranges = self.ranges(new)
+            ranges.marks.raise_to(new.seq)
+            self.last[new.uid] = Position(new.uid, ranges.mark(), name=new.name)
+        settle(self._queries, [(self.ranges(new), new.seq + 1) for new in news], SETTLE_SECONDS)
+        return {new.uid: self.ranges(new).marks.position for new in news}
 
     def ends(self) -> dict[str, int]:
         """Where each stream ends now, by unique id, once its current publishers have ended or the settle timeout has passed."""
-        found = [Position(one.uid, one.last, name=one.name) for one in self._queries.streams(self._options)]
+        found = [Position(stream.uid, stream.last, name=stream.name) for stream in self._queries.streams(self._options)]
         targets = [(self.ranges(one), self.ranges(one).mark()) for one in found]
         settle(self._queries, targets, self._options.settle_timeout)
         for ranges, target in targets:
             if ranges.marks.position < target:
                 log.warning(
-                    "stream not complete", stream=ranges.stream, seq=ranges.marks.position, last_seq=target,
-                    seconds=self._options.settle_timeout, publishers=ranges.holders(), hint="the run ends at seq",
-                )  # fmt: skip
+                    "stream not complete",
+                    stream=ranges.stream,
+                    seq=ranges.marks.position,
+                    last_seq=target,
+                    seconds=self._options.settle_timeout,
+                    publishers=ranges.holders(),
+                    hint="the run ends at seq",
+                )
         return {one.uid: self.ranges(one).marks.position for one in found}
 
     def named(self, positions: Sequence[Position]) -> list[Position]:
@@ -128,20 +133,20 @@ class Streams:
         """
         options = self._options
         goes_on = options.pattern is not None and not options.fail_on_data_loss
-        if options.single or (all(one.name for one in positions) and not goes_on):
-            return [one if one.name else _renamed(one, options.streams[0]) for one in positions]
-        names = {one.uid: one.name for one in self._queries.streams(options)}
-        kept = [one for one in positions if one.uid in names or not goes_on]
+        if options.single or (all(position.name for position in positions) and not goes_on):
+            return [position if position.name else _renamed(position, options.streams[0]) for position in positions]
+        names = {stream.uid: stream.name for stream in self._queries.streams(options)}
+        kept = [position for position in positions if position.uid in names or not goes_on]
         return [_renamed(one, names.get(one.uid, one.name)) for one in kept]
 
     def confirm(self, positions: Iterable[Position]) -> None:
         """Move the named consumer of each stream, if there is one, to the position that Spark has finished."""
         if self._options.consumer is None:
             return
-        for one in positions:
-            if one.seq > self._confirmed.get(one.uid, -1):
-                self.ranges(one).confirm(self._options.consumer, one.seq)
-                self._confirmed[one.uid] = one.seq
+        for position in positions:
+            if position.seq > self._confirmed.get(position.uid, -1):
+                self.ranges(position).confirm(self._options.consumer, position.seq)
+                self._confirmed[position.uid] = position.seq
 
 
 def _renamed(position: Position, name: str) -> Position:

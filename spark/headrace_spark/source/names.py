@@ -10,9 +10,11 @@ from headrace.model.errors import ConfigurationError
 PLACES = ("database", "stream")
 """The options of all readers and writers."""
 
-READING = (*PLACES, "streamPattern", "filter", "where", "start", "end", "partitions", "maxConnections", "maxRows", "minRows",
-           "maxTriggerDelay", "failOnDataLoss", "settleTimeout", "consumer", "dataSchema", "inferSchema", "sampleRows", "mode",
-           "columnNameOfCorruptRecord")  # fmt: skip
+_SELECTING = ("streamPattern", "filter", "where", "start", "end", "consumer", "failOnDataLoss", "settleTimeout")
+_DIVIDING = ("partitions", "maxConnections", "maxRows", "minRows", "maxTriggerDelay")
+_DECODING = ("dataSchema", "inferSchema", "sampleRows", "mode", "columnNameOfCorruptRecord")
+
+READING = (*PLACES, *_SELECTING, *_DIVIDING, *_DECODING)
 """The options of both readers."""
 
 _SPARK = frozenset(("path", "checkpointlocation", "queryname", "mergeschema"))

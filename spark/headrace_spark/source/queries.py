@@ -84,10 +84,10 @@ class Queries:
             InvalidInput: the pattern matches more than `MAX_STREAMS`.
             ConfigurationError: the pattern is no regular expression.
         """
+        arguments = (array(options.streams), options.pattern, MAX_STREAMS + 1)
         rows = self.fetch(
-            "select name, uid, last from headrace_internal.range_streams($1::text::text[], $2, $3)",
-            array(options.streams), options.pattern, MAX_STREAMS + 1,
-        )  # fmt: skip
+            "select name, uid, last from headrace_internal.range_streams($1::text::text[], $2, $3)", *arguments
+        )
         if len(rows) > MAX_STREAMS:
             raise InvalidInput(
                 f"streamPattern={options.pattern!r} matches more than {MAX_STREAMS} streams. Write one that matches fewer."

@@ -136,12 +136,13 @@ class Ranges:
         if tasks is None:
             begin = first if first is not None else self.start("earliest") + 1
             tasks = options.tasks(task_count(last - begin + 1))
+        matching = (self.stream, first, last, array(options.filters), options.where, json.dumps(list(tests)))
+        arguments = (*matching, tasks, uid, options.fail_on_data_loss, array(columns))
         rows = self._queries.fetch(
             "select first, last, query from headrace_internal.plan_ranges($1, $2::bigint, $3, $4::text::text[], $5::text::json, $6::text::json,"
             " $7::int, $8::text::uuid, $9, $10::text::text[])",
-            self.stream, first, last, array(options.filters), options.where, json.dumps(list(tests)),
-            tasks, uid, options.fail_on_data_loss, array(columns),
-        )  # fmt: skip
+            *arguments,
+        )
         return [Part(*row) for row in rows]
 
     def confirm(self, consumer: str, position: int) -> None:
@@ -154,14 +155,14 @@ class Ranges:
 
 def remove_ended(queries: Queries, marks: Iterable[Marks]) -> None:
     """Check which of the transactions that the marks wait for have ended, by one query for all of them."""
-    marks = [one for one in marks if one.open]
+    marks = [mark for mark in marks if mark.open]
     if marks:
-        waiting = frozenset().union(*(one.open for one in marks))
+        waiting = frozenset().union(*(mark.open for mark in marks))
         [(still_open,)] = queries.fetch(
             "select headrace_internal.still_open_xids($1::text::text[])", "{" + ",".join(sorted(waiting)) + "}"
         )
-        for one in marks:
-            one.ended(still_open or ())
+        for mark in marks:
+            mark.ended(still_open or ())
 
 
 def settle(queries: Queries, wanted: Sequence[tuple[Ranges, int]], patience: float) -> None:

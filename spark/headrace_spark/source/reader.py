@@ -180,8 +180,8 @@ class HeadraceReader(DataSourceReader):
         queries = Queries(options.place)
         try:
             streams = queries.streams(options)
-            _check_edges(options, {one.name for one in streams})
-            ranges = [(Ranges(queries, options, one.name), one.uid) for one in streams]
+            _check_edges(options, {stream.name for stream in streams})
+            ranges = [(Ranges(queries, options, stream.name), stream.uid) for stream in streams]
             lasts = _lasts(queries, [one for one, _ in ranges], options, self._pushed.last)
             wanted = [self._wanted(one, uid, last) for (one, uid), last in zip(ranges, lasts, strict=True)]
             found = partitions_of(options, self._rows, [one for one in wanted if one is not None])
@@ -219,9 +219,9 @@ def _lasts(queries: Queries, streams: Sequence[Ranges], options: Options, limit:
     It is the requested end, or else the position that is complete once the current publishers have
     ended or the settle timeout has passed.
     """
-    edges = [edge_of(options.end, one.stream, "latest") for one in streams]
+    edges = [edge_of(options.end, stream.stream, "latest") for stream in streams]
     wanted = [one.end(edge) for one, edge in zip(streams, edges, strict=True)]
-    drawn = [one.mark() for one in streams]
+    drawn = [stream.mark() for stream in streams]
     targets = [min(last if end is None else end, limit) for last, end in zip(drawn, wanted, strict=True)]
     settle(queries, list(zip(streams, targets, strict=True)), options.settle_timeout)
     lasts = []
@@ -244,6 +244,11 @@ def _report_incomplete(ranges: Ranges, options: Options, target: int, wanted: in
             f" still publishes after {options.settle_timeout:g} s ({publishers}). Try again, or end that transaction."
         )
     log.warning(
-        "stream not complete", stream=ranges.stream, seq=position, last_seq=target,
-        seconds=options.settle_timeout, publishers=publishers, hint="the read ends at seq",
-    )  # fmt: skip
+        "stream not complete",
+        stream=ranges.stream,
+        seq=position,
+        last_seq=target,
+        seconds=options.settle_timeout,
+        publishers=publishers,
+        hint="the read ends at seq",
+    )

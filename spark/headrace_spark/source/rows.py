@@ -5,15 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from pyspark.sql.types import (
-    DataType,
-    LongType,
-    MapType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql.types import DataType, LongType, MapType, StringType, StructField, StructType, TimestampType
 
 from headrace.model.errors import ConfigurationError, InvalidData
 from headrace.model.log import Log
@@ -147,9 +139,13 @@ class _Conversion:
         """Log how many payloads did not fit."""
         if self._first is not None:
             log.warning(
-                "payloads do not fit the schema", stream=self._stream, messages=self._misfits, seq=self._first[0],
-                error=self._first[1], mode=self._mode,
-            )  # fmt: skip
+                "payloads do not fit the schema",
+                stream=self._stream,
+                messages=self._misfits,
+                seq=self._first[0],
+                error=self._first[1],
+                mode=self._mode,
+            )
 
 
 def _nulled(made: pa.Array, texts: pa.Array) -> pa.Array:

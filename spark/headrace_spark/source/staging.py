@@ -155,10 +155,8 @@ def commit(write: Write, parts: Sequence[Part], *, retry_delays: Sequence[float]
             )
             time.sleep(delay)
     if count == 0:
-        log.info(
-            "write published nothing", stream=write.stream, write=write.id,
-            hint="it was committed before, or no payload has changed",
-        )  # fmt: skip
+        hint = "it was committed before, or no payload has changed"
+        log.info("write published nothing", stream=write.stream, write=write.id, hint=hint)
     return count
 
 
@@ -175,10 +173,8 @@ def abort(write: Write) -> None:
         finally:
             connection.close()
     except HeadraceError as error:
-        log.warning(
-            "staged rows not deleted", stream=write.stream, write=write.id, error=error,
-            hint="they are deleted within a day",
-        )  # fmt: skip
+        hint = "they are deleted within a day"
+        log.warning("staged rows not deleted", stream=write.stream, write=write.id, error=error, hint=hint)
 
 
 def _commit(write: Write, parts: Sequence[Part]) -> int:

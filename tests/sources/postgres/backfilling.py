@@ -22,6 +22,7 @@ from headrace.sources.postgres.capture.schema_cache import SchemaCache
 from headrace.sources.postgres.capture.toast_completion import ToastCompletion
 from headrace.sources.postgres.connection.source_connection import SourceConnection
 from headrace.sources.postgres.database import catalog
+from headrace.sources.postgres.held_capture import HeldCapture
 from headrace.sources.postgres.limits import CaptureLimits
 from headrace.sources.postgres.pgoutput.decoder import Decoder
 from headrace.sources.postgres.pgoutput.messages import (
@@ -152,22 +153,12 @@ class Capture:
         self._shaper = Shaper(self.spec)
         self._idx = 0
         self._transaction: Transaction | None = None
-        self.backfiller = Backfiller(
-            self.database, self.number, self.epoch, self.spec, self.connect, lambda: self.tables, limits=self.limits
-        )
+        capture = HeldCapture(self.database, self.number, self.epoch)
+        self.backfiller = Backfiller(capture, self.spec, self.connect, lambda: self.tables, limits=self.limits)
         self._toast = ToastCompletion(
             self.spec, self._shaper, SchemaCache(self.spec), self._query, self.backfiller.publishes
         )
-        self._appender = Appender(
-            self.database,
-            self.number,
-            self.epoch,
-            STREAM,
-            Outbox(0),
-            self._toast.complete,
-            lambda *_: None,
-            self.limits,
-        )
+        self._appender = Appender(capture, STREAM, Outbox(0), self._toast.complete, lambda *_: None, self.limits)
 
     async def _query(self, sql: str, *params: str | None) -> list[list[bytes | None]]:
         async with await self.connect() as connection:

@@ -13,7 +13,7 @@ import asyncpg
 from anyio.abc import SocketAttribute, SocketStream
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from headrace.sources.postgres.connection.replication_stream import ReplicationStream
+from headrace.sources.postgres.connection.replication_stream import Replication, ReplicationStream
 from headrace.sources.postgres.connection.source_connection import SourceConnection
 from headrace.sources.postgres.database.catalog import load_tables
 from headrace.sources.postgres.database.publications import LOCK_TIMEOUT
@@ -63,11 +63,8 @@ async def replicating(
     )
     replication = await ReplicationStream.start(
         dsn,
-        slot=slot,
-        publications=[publication],
-        position=position,
+        Replication(slot=slot, publications=[publication], position=position, **{"confirm_interval": 0.01, **options}),
         application_name=APPLICATION,
-        **{"confirm_interval": 0.01, **options},
     )
     try:
         async with anyio.create_task_group() as group:

@@ -57,14 +57,14 @@ async def role(connection: SourceConnection, dsn: str) -> AsyncIterator[str]:
 
 def of(findings: list[Finding], level: str) -> list[str]:
     """Return the texts of the findings of this level."""
-    return [finding.told for finding in findings if finding.level == level]
+    return [finding.message for finding in findings if finding.level == level]
 
 
 async def mend(connection: SourceConnection, findings: list[Finding]) -> None:
     """Execute the fixes of the findings, one by one."""
     for finding in findings:
-        if finding.mend is not None:
-            await connection.query(finding.mend)
+        if finding.hint is not None:
+            await connection.query(finding.hint)
 
 
 async def test_all_is_well(connection: SourceConnection, empty_dsn: str) -> None:
@@ -74,7 +74,7 @@ async def test_all_is_well(connection: SourceConnection, empty_dsn: str) -> None
         "connection", "wal_level", "max_replication_slots", "max_wal_senders", "replication", "public.orders", "publication",
         "replication slot", "max_slot_wal_keep_size",
     ]  # fmt: skip
-    assert not any(finding.mend for finding in findings)
+    assert not any(finding.hint for finding in findings)
 
 
 async def test_its_statements_make_capture_work_for_a_role_without_rights(
@@ -154,10 +154,10 @@ async def test_a_server_that_can_t_be_reached_or_refuses_is_one_finding() -> Non
     async with server_that(refusing("28P01", 'password authentication failed for user "ada"')) as port:
         [finding] = await check(f"postgresql://ada:secret@127.0.0.1:{port}/shop", spec(), fresh())
     assert (finding.what, finding.level) == ("connection", "error")
-    assert "Set the right password" in finding.told
-    assert "secret" not in finding.told
+    assert "Set the right password" in finding.message
+    assert "secret" not in finding.message
     [finding] = await check(f"postgresql://ada:secret@127.0.0.1:{port}/shop", spec(), fresh())
-    assert "can't be reached" in finding.told
+    assert "can't be reached" in finding.message
 
 
 @pytest.mark.parametrize(("version", "level", "expected"), [
@@ -175,7 +175,7 @@ async def test_the_wal_has_to_be_logical_which_postgresql_19_does_on_demand(
     monkeypatch.setattr(connection, "version", version)
     found = await checks._Check(connection, empty_dsn, spec(), fresh(), 60)._wal_level(level)
     assert found.level == expected
-    assert (found.mend is None) is (expected == "ok")
+    assert (found.hint is None) is (expected == "ok")
 
 
 @pytest.mark.parametrize(("used", "needed", "level", "text"), [
@@ -192,8 +192,8 @@ async def test_how_many_slots_are_left_is_said_before_there_are_none(
         "slots", "max_slots", used, 10, needed=needed
     )
     assert found.level == level
-    assert found.told.startswith(text)
-    assert found.mend == (None if level == "ok" else "alter system set max_slots = 20;")
+    assert found.message.startswith(text)
+    assert found.hint == (None if level == "ok" else "alter system set max_slots = 20;")
 
 
 async def test_tables_that_are_missing_and_what_was_meant(connection: SourceConnection, empty_dsn: str) -> None:
@@ -225,8 +225,8 @@ async def test_old_values_take_a_replica_identity(connection: SourceConnection, 
     await connection.query("alter table orders replica identity default")
     findings = await check(empty_dsn, spec(), fresh())
     [finding] = [finding for finding in findings if finding.level == "warning"]
-    assert "the WAL contains only id" in finding.told
-    assert finding.mend == "alter table public.orders replica identity full;"
+    assert "the WAL contains only id" in finding.message
+    assert finding.hint == "alter table public.orders replica identity full;"
     assert of(await check(empty_dsn, spec(actions=("insert",)), fresh()), "warning") == []
     assert of(await check(empty_dsn, spec(mode="rows"), fresh()), "warning") == []
 
@@ -312,7 +312,7 @@ async def test_an_exception_of_a_given_publication_of_all_tables_comes_with_its_
     wanted = spec("public.orders", "public.lines", publication="given")
     findings = await check(empty_dsn, wanted, fresh())
     assert of(findings, "error") == ["The publication given lacks public.lines."]
-    assert [one.mend for one in findings if one.level == "error"] == [
+    assert [one.hint for one in findings if one.level == "error"] == [
         f"alter publication given set all tables except (table only public.other){sequences};"
     ]
     await mend(connection, findings)
@@ -327,7 +327,7 @@ async def test_tables_can_t_be_added_to_a_given_publication_of_all_sequences(
     await connection.query("create publication given for all sequences")
     findings = await check(empty_dsn, spec("public.orders", publication="given"), fresh())
     [lacking] = [one for one in findings if one.level == "error"]
-    assert (lacking.told, lacking.mend) == ("The publication given lacks public.orders.", None)
+    assert (lacking.message, lacking.hint) == ("The publication given lacks public.orders.", None)
 
 
 async def test_a_slot_that_another_connection_uses_is_reported_and_our_own_is_not(
@@ -366,6 +366,7 @@ async def test_transactions_that_the_slot_would_wait_for_are_reported(
 
 
 async def start_reading(dsn: str, slot: str) -> Any:
-    from headrace.sources.postgres.connection.replication_stream import ReplicationStream
+    from headrace.sources.postgres.connection.replication_stream import Replication, ReplicationStream
 
-    return await ReplicationStream.start(dsn, slot=slot, publications=["any"], position=1, application_name="debezium")
+    replication = Replication(slot=slot, publications=["any"], position=1)
+    return await ReplicationStream.start(dsn, replication, application_name="debezium")

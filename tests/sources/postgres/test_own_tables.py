@@ -38,7 +38,7 @@ async def test_a_source_of_an_own_table_is_refused(shop: Shop, table: str) -> No
     with pytest.raises(InvalidInput, match="belongs to Headrace"):
         await admin.edit_source("leak", tables=["public.orders", table])
     findings = await check(shop.dsn, spec("public.orders", table), "slot")
-    assert any("belongs to Headrace" in one.told for one in findings if one.level == "error")
+    assert any("belongs to Headrace" in one.message for one in findings if one.level == "error")
 
 
 async def test_a_source_that_an_older_version_let_in_stops(shop: Shop) -> None:

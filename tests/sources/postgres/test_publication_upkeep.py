@@ -267,8 +267,8 @@ async def test_publications_of_others_that_make_the_server_refuse_writes_are_rep
         ] = "alter publication other set (publish_generated_columns = stored);"
     for made, mend in harmful.items():
         await connection.query(made)
-        found = [one for one in await errors(empty_dsn, spec()) if "the publication other has it" in one.told]
-        assert [one.mend for one in found] == [mend], made
+        found = [one for one in await errors(empty_dsn, spec()) if "the publication other has it" in one.message]
+        assert [one.hint for one in found] == [mend], made
         with pytest.raises(Exception, match=r"(?i)replica identity|column list"):
             await update(connection)
         await connection.query(mend)
@@ -397,5 +397,5 @@ async def test_children_are_captured_only_if_they_are_named(shop: Shop) -> None:
         shop.dsn, PostgresSpec(name="x", stream="x", tables=("public.t",), publication=None), APPLICATION
     )
     assert any(
-        "Tables that inherit from public.t are not captured with it: public.c" in finding.told for finding in found
+        "Tables that inherit from public.t are not captured with it: public.c" in finding.message for finding in found
     )

@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 
 from headrace.model.errors import HeadraceError
-from headrace.sources.postgres.connection.replication_stream import ReceivedPayloads, ReplicationStream
+from headrace.sources.postgres.connection.replication_stream import ReceivedPayloads, Replication, ReplicationStream
 from headrace.sources.postgres.connection.source_connection import SourceConnection
 from headrace.sources.postgres.database.slots import ensure_slot, find_slot
 from headrace.sources.postgres.errors import SlotLost, SourceStopped, SourceUnavailable
@@ -235,9 +235,7 @@ async def test_reading_answers_a_server_that_asks_for_a_reply(connection: Source
 
 async def test_a_slot_that_is_gone_is_lost(connection: SourceConnection, empty_dsn: str) -> None:
     with pytest.raises(SlotLost, match="the_slot no longer exists"):
-        await ReplicationStream.start(
-            empty_dsn, slot="the_slot", publications=["all_of_it"], position=1, application_name=APPLICATION
-        )
+        await ReplicationStream.start(empty_dsn, _from("the_slot", 1), application_name=APPLICATION)
 
 
 async def test_a_slot_in_use_by_another_connection_is_reported(connection: SourceConnection, empty_dsn: str) -> None:
@@ -246,9 +244,7 @@ async def test_a_slot_in_use_by_another_connection_is_reported(connection: Sourc
         with pytest.raises(
             SourceStopped, match=r"in use by another client \(replication slot .* is active for PID \d+\)"
         ):
-            await ReplicationStream.start(
-                empty_dsn, slot=slot, publications=["all_of_it"], position=1, application_name="other"
-            )
+            await ReplicationStream.start(empty_dsn, _from(slot, 1), application_name="other")
 
 
 async def test_payloads_that_arrived_before_the_end_are_returned_first(
@@ -297,9 +293,7 @@ async def test_a_change_while_the_publication_was_missing_is_reported_and_not_sk
     _is_reported_missing(error)
     assert kinds(received).count("I") == 1
 
-    again = await ReplicationStream.start(
-        empty_dsn, slot=slot, publications=["all_of_it"], position=received.end, application_name=APPLICATION
-    )
+    again = await ReplicationStream.start(empty_dsn, _from(slot, received.end), application_name=APPLICATION)
     try:
         received, error = await _to_the_end(again)  # if the end were behind the change, nothing more would arrive
     finally:
@@ -324,6 +318,10 @@ def kinds(received: ReceivedPayloads) -> str:
 async def _read(replication: ReplicationStream) -> ReceivedPayloads:
     with anyio.fail_after(WITHIN):
         return await replication.read()
+
+
+def _from(slot: str, position: int) -> Replication:
+    return Replication(slot=slot, publications=["all_of_it"], position=position)
 
 
 async def _until(replication: ReplicationStream, position: int) -> ReceivedPayloads:

@@ -45,9 +45,9 @@ async def test_a_given_publication_with_a_row_filter_is_refused_until_it_has_non
         )
         [finding] = [one for one in await check(empty_dsn, spec(), fresh()) if one.level == "error"]
         assert finding.what == "publication"
-        assert "has a row filter for public.orders" in finding.told
-        assert (await _stop(connection)) == (finding.told, finding.mend)
-        await connection.query(finding.mend or "")
+        assert "has a row filter for public.orders" in finding.message
+        assert (await _stop(connection)) == (finding.message, finding.hint)
+        await connection.query(finding.hint or "")
         assert not [one for one in await check(empty_dsn, spec(), fresh()) if one.level == "error"]
         assert await _stop(connection) is None
         [(attributes, row_filter)] = await connection.query(
@@ -79,10 +79,10 @@ async def test_filters_of_partitions_and_of_their_roots_count_and_those_of_other
             'create table "Days 2" partition of days for values from (10) to (20);'
             f"create publication given for table {published} with (publish_via_partition_root)"
         )
-        findings = [one for one in await check(empty_dsn, spec(captured), fresh()) if "row filter" in one.told]
+        findings = [one for one in await check(empty_dsn, spec(captured), fresh()) if "row filter" in one.message]
         assert len(findings) == (filtered is not None)
         if filtered is not None:
-            assert f"has a row filter for {filtered}," in findings[0].told
+            assert f"has a row filter for {filtered}," in findings[0].message
 
 
 async def _backfilled(shop: Shop) -> None:

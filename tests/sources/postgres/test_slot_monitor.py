@@ -18,6 +18,7 @@ from headrace.sources.postgres.capture import slot_monitor as module
 from headrace.sources.postgres.capture.slot_monitor import ANSWER_TIMEOUT, HEARTBEAT, INTERVAL, SlotMonitor
 from headrace.sources.postgres.connection.source_connection import SourceConnection
 from headrace.sources.postgres.errors import SourceUnavailable
+from headrace.sources.postgres.held_capture import HeldCapture
 from headrace.sources.postgres.pgoutput import positions
 from headrace.sources.postgres.spec import PostgresSpec
 from tests.runtime.running import WITHIN, eventually
@@ -28,6 +29,24 @@ pytestmark = pytest.mark.asyncio
 
 COMMITTED = datetime(2030, 1, 1, tzinfo=UTC)
 LONG = 3600.0
+
+
+class Observed:
+    """What a monitor sees of its capturer."""
+
+    problem = ("A table is gone.", "create it")
+    lowest = None
+
+    def __init__(self, bench: Bench, connect: Callable[[], Awaitable[SourceConnection]]) -> None:
+        self._bench = bench
+        self._connect = connect
+
+    @property
+    def progress(self) -> tuple[int, int, datetime]:
+        return self._bench.position, self._bench.total, COMMITTED
+
+    async def connect(self) -> SourceConnection:
+        return await self._connect()
 
 
 class Bench:
@@ -57,11 +76,9 @@ class Bench:
         **settings: Any,
     ) -> SlotMonitor:
         spec = PostgresSpec(name="shop", stream="shop", tables=("public.orders",), **settings)
-        return SlotMonitor(
-            self.shop.database, self.number, self.epoch, spec, self.slot, connect or self.connect,
-            lambda: (self.position, self.total, COMMITTED), lambda: self.now, lambda: ("A table is gone.", "create it"),
-            interval=interval, answer_timeout=answer_timeout,
-        )  # fmt: skip
+        capture = HeldCapture(self.shop.database, self.number, self.epoch)
+        observed = Observed(self, connect or self.connect)
+        return SlotMonitor(capture, spec, self.slot, observed, lambda: self.now, interval, answer_timeout)
 
     async def reported(self) -> CaptureInfo:
         capture = (await store.source(self.shop.database, "shop")).capture

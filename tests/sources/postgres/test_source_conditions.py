@@ -57,7 +57,7 @@ async def test_a_stored_source_with_a_refused_regex_is_checked_paused_and_delete
     await _with_stored_pattern(shop)
     admin = Admin(shop.database)
     [where] = [finding for finding in await admin.check_source("shop") if finding.what == "where"]
-    assert (where.level, where.mend) == ("error", "headrace source postgres edit shop --where none")
+    assert (where.level, where.hint) == ("error", "headrace source postgres edit shop --where none")
     await admin.pause_source("shop")
     await admin.resume_source("shop")
     with pytest.raises(ConfigurationError, match="lookaround"):

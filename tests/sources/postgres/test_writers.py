@@ -236,15 +236,15 @@ async def test_check_says_it_before_with_the_statement_that_corrects_it(shop: Sh
             assert errors == []
             return
         (error,) = errors
-        assert case.note in error.told
-        assert error.mend == case.mend
-        await shop.sql.execute(error.mend)
+        assert case.note in error.message
+        assert error.hint == case.mend
+        await shop.sql.execute(error.hint)
         left = await check(shop.dsn, spec, "headrace_shop")
         assert [finding for finding in left if finding.level == "error"] == []
         # Whatever else it recommends refuses no write either.
         for finding in left:
-            if finding.mend:
-                await shop.sql.execute(finding.mend)
+            if finding.hint:
+                await shop.sql.execute(finding.hint)
         await shop.source(tables=("public.t",))
         async with shop.captured(LIMITS):
             await shop.until_running()

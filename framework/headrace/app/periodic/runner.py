@@ -172,10 +172,8 @@ class Periodic:
     def _forget_removed(self, found: set[str]) -> None:
         for name in self._schedules.keys() - found:
             del self._schedules[name]
-            log.error(
-                "schedule removed", schedule=name,
-                hint="this process no longer runs it, restart the process to declare it again",
-            )  # fmt: skip
+            hint = "this process no longer runs it, restart the process to declare it again"
+            log.error("schedule removed", schedule=name, hint=hint)
 
     def _watch(self, found: list[PolledSchedule]) -> None:
         """Note the time of a poll. After a long time without one, or after the server's clock was set back, the watch over
@@ -193,10 +191,8 @@ class Periodic:
         """Leave a schedule to the processes that have declared it later with other settings, while any of them runs."""
         if polled.name not in self._aside:
             self._aside[polled.name] = polled.now
-            log.info(
-                "schedule left to other processes", schedule=polled.name,
-                hint="they have declared it later, with other settings",
-            )  # fmt: skip
+            hint = "they have declared it later, with other settings"
+            log.info("schedule left to other processes", schedule=polled.name, hint=hint)
         elif polled.abandoned and polled.now - self._aside[polled.name] >= ALONE:
             await self._take_over(database, polled)
 
@@ -208,10 +204,8 @@ class Periodic:
             if _is_outage(error):
                 raise
             self._aside[polled.name] = polled.now
-            log.error(
-                "schedule not taken over", schedule=polled.name, error=error,
-                hint=f"no process runs it, it is tried again in {ALONE.total_seconds():g} s",
-            )  # fmt: skip
+            hint = f"no process runs it, it is tried again in {ALONE.total_seconds():g} s"
+            log.error("schedule not taken over", schedule=polled.name, error=error, hint=hint)
 
     async def _run_and_wake(self, shared: Shared, polled: PolledSchedule) -> None:
         try:
@@ -258,10 +252,13 @@ class Periodic:
         self._not_before[polled.name] = polled.now + (AFTER_OUTAGE if outage else RETRY)
         if not outage:
             log.error(
-                "schedule failed", schedule=polled.name, due_at=polled.requested_at or polled.next_at, error=error,
+                "schedule failed",
+                schedule=polled.name,
+                due_at=polled.requested_at or polled.next_at,
+                error=error,
                 hint=f"it is tried again in {RETRY.total_seconds():g} s",
                 exc_info=None if isinstance(error, HeadraceError) else error,
-            )  # fmt: skip
+            )
 
     # --- the rest of `Attached`
 
@@ -298,8 +295,6 @@ def due_now(schedule: Schedule, polled: PolledSchedule) -> list[datetime]:
     # The stored time counts even if the rules of this machine's time zones don't know it.
     times = schedule.due.latest(polled.next_at, polled.now, limit) or [polled.next_at]
     if times[0] > polled.next_at:
-        log.warning(
-            "missed due times skipped", schedule=spec.name, since=polled.next_at, until=times[0],
-            hint="no process ran the schedule, missed='catch_up' publishes a message for each",
-        )  # fmt: skip
+        hint = "no process ran the schedule, missed='catch_up' publishes a message for each"
+        log.warning("missed due times skipped", schedule=spec.name, since=polled.next_at, until=times[0], hint=hint)
     return times

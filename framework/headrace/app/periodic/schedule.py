@@ -108,9 +108,18 @@ async def _call(function: Made, due: datetime, threads: anyio.CapacityLimiter) -
 
 
 def define(
-    *, every: Duration, stream: str, zone: str | None, name: str | None, key: str | Made | None, data: Any,
-    headers: Mapping[str, Any] | None, missed: Missed, max_missed: int, unique_key: str | None,
-) -> Schedule:  # fmt: skip
+    *,
+    every: Duration,
+    stream: str,
+    zone: str | None,
+    name: str | None,
+    key: str | Made | None,
+    data: Any,
+    headers: Mapping[str, Any] | None,
+    missed: Missed,
+    max_missed: int,
+    unique_key: str | None,
+) -> Schedule:
     """Make a schedule from the arguments of `App.every`. Raises `ConfigurationError`."""
     due = due_times(every, zone)
     made = {what: one for what, one in (("key", key), ("data", data)) if callable(one)}

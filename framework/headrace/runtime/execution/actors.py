@@ -14,6 +14,7 @@ import anyio.abc
 
 from headrace.flow.lanes import Lanes
 from headrace.flow.priority import Rank
+from headrace.model.handling import Handling
 from headrace.runtime.isolation import joined, left_open, line_in_work, undisturbed
 from headrace.runtime.messages.batch import Batch
 from headrace.runtime.messages.message import Message
@@ -59,8 +60,8 @@ class Actors:
     """A pool of actors for one consumer.
 
     Args:
-        timed: whether handlers have a timeout.
-        least: the number of actors allowed while consumers of higher priority go first.
+        handling: says whether handlers have a timeout. Its lowest concurrency is the number of actors allowed while
+            consumers of higher priority go first.
         on_spoilt: called when another task takes the place of one in which your code has left a scope open.
         begin: called first in each task of an actor.
 
@@ -75,20 +76,24 @@ class Actors:
     """
 
     def __init__(
-        self, work: Work, lanes: Lanes[Message], *, timed: bool, least: int, on_spoilt: Callable[[], None],
+        self,
+        work: Work,
+        lanes: Lanes[Message],
+        handling: Handling,
+        on_spoilt: Callable[[], None],
         begin: Callable[[ActorSlot], None] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._work = work
         self._on_spoilt = on_spoilt
         self._lanes = lanes
-        self._timed = timed
+        self._timed = handling.timeout is not None
         self._begin = begin
         self._idle: deque[asyncio.Future[None]] = deque()
         self._slots: set[ActorSlot] = set()
         self._group: anyio.abc.TaskGroup | None = None
         self._over = anyio.Event()
         self.rank: Rank | None = None
-        self._least = least
+        self._least = handling.concurrency[0]
         self.wanted = 0
         self.target = 0
         self.count = 0

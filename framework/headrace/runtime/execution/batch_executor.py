@@ -7,7 +7,7 @@ gather ──▶ decode ──▶ call ──▶ all acked, except those with an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from contextlib import nullcontext
 from contextvars import copy_context
 from functools import cached_property
@@ -17,17 +17,13 @@ import anyio
 import anyio.lowlevel
 
 from headrace.flow.gathering import Gathering
-from headrace.flow.lanes import Lanes
-from headrace.model.clock import Clock
 from headrace.model.errors import LeaseLost
 from headrace.model.handling import Handling
 from headrace.model.outcomes import RELEASE, Failure, Release, Snooze, deciding
 from headrace.model.specs import Backoff
-from headrace.runtime.calls import Call
 from headrace.runtime.execution.actors import Crew
-from headrace.runtime.execution.failure_handler import FailureHandler
-from headrace.runtime.execution.suspects import Suspects, parts
-from headrace.runtime.handlers.handler import Decode
+from headrace.runtime.execution.execution import Execution
+from headrace.runtime.execution.suspects import parts
 from headrace.runtime.isolation import in_context, left_open, undisturbed
 from headrace.runtime.messages.batch import Batch
 from headrace.runtime.messages.message import Message
@@ -41,28 +37,24 @@ class BatchExecutor:
     """Gathers batches from lanes, and runs them.
 
     If several actors wait for a batch to fill, only the first gets more messages, until it has
-    enough. With `group_by_key` each actor waits for messages of its own key. `opens`: see `SingleExecutor`.
+    enough. With `group_by_key` each actor waits for messages of its own key.
     """
 
-    def __init__(
-        self, decode: Decode, call: Call, handling: Handling,
-        lanes: Lanes[Message], acknowledger: Acknowledger, failure_handler: FailureHandler, suspects: Suspects, clock: Clock,
-        opens: Callable[[Message], None] | None = None,
-    ) -> None:  # fmt: skip
+    def __init__(self, execution: Execution, handling: Handling) -> None:
         self.unit = handling.unit
         self.batches = 0
-        self._decode = decode
-        self._open = opens
-        self._call = call
+        self._decode = execution.decode
+        self._open = execution.opens
+        self._call = execution.call
         self._handling = handling
-        self._lanes = lanes
-        self._acknowledger = acknowledger
-        self._failure_handler = failure_handler
-        self._suspects = suspects
-        self._clock = clock
+        self._lanes = execution.lanes
+        self._acknowledger = execution.acknowledger
+        self._failure_handler = execution.failure_handler
+        self._suspects = execution.suspects
+        self._clock = execution.clock
         self._waiting: dict[Gathering[Message], anyio.Event] = {}  # batches that wait for more messages
         self._patient = True
-        lanes.on_more.connect(self._fill)
+        execution.lanes.on_more.connect(self._fill)
 
     async def run(self, message: Message, slot: ActorSlot, crew: Crew) -> None:
         """Fill a batch, beginning with this message, and run it. A timeout stops only one call of the handler."""

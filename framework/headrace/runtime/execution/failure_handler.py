@@ -30,7 +30,7 @@ class FailureHandler:
 
     def __init__(
         self, acknowledger: Acknowledger, clock: Clock, timeout: float | None, *, stoppable: bool, opens: bool = False
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._acknowledger = acknowledger
         self._timeout = timeout
         self._stoppable = stoppable

@@ -7,6 +7,7 @@ from headrace.model.clock import Clock
 from headrace.model.log import Log
 from headrace.model.outcomes import Failure
 from headrace.runtime.log_burst import Burst
+from headrace.runtime.log_context import identity
 from headrace.runtime.messages.message import Message
 
 log = Log("headrace")
@@ -33,26 +34,25 @@ class FailureLog:
         if not self._burst.admits():
             return
         if failure.kind == "release":
-            log.warning(
-                "message released", stream=message.stream, consumer=message.consumer, key=message.key, seq=message.seq,
-                retry_in=failure.delay, error=failure.error,
-            )  # fmt: skip
+            log.warning("message released", **identity(message), retry_in=failure.delay, error=failure.error)
             return
         failed = failure.kind == "retry"
         exhausted = failed and -1 != max_deliver <= message.attempt
         log.warning(
             "message failed" if failed else "message rejected",
-            stream=message.stream, consumer=message.consumer, key=message.key, seq=message.seq, attempt=message.attempt,
+            **identity(message),
+            attempt=message.attempt,
             retry_in=(failure.delay or 0.0) if failed and not exhausted else None,
-            error_type=failure.error_type, error=failure.error,
+            error_type=failure.error_type,
+            error=failure.error,
             exc_info=failure.exception if failed and failure.traceback else None,
-        )  # fmt: skip
+        )
 
     def left_open(self, consumer: str) -> None:
         """Log that a handler has left a scope open in the task of its actor."""
         if self._spoilt.admits():
-            log.error(
-                "scope left open by a handler", consumer=consumer,
-                hint="another task takes the place of the actor's; close async generators that hold a timeout or a task group,"
-                " with contextlib.aclosing",
-            )  # fmt: skip
+            hint = (
+                "another task takes the place of the actor's; close async generators that hold a timeout or a task group,"
+                " with contextlib.aclosing"
+            )
+            log.error("scope left open by a handler", consumer=consumer, hint=hint)

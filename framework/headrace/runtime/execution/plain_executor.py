@@ -12,6 +12,7 @@ from contextvars import Context
 from typing import Any
 
 from headrace.runtime.execution.actors import Crew
+from headrace.runtime.execution.execution import Execution
 from headrace.runtime.execution.single_executor import STRETCH, SingleExecutor
 from headrace.runtime.messages.message import Message
 from headrace.runtime.slot import ActorSlot
@@ -22,13 +23,13 @@ class PlainExecutor(SingleExecutor):
 
     Args:
         function: your function, which is called with the payload.
-        others: the arguments of `SingleExecutor`.
+        execution: the parts that it uses.
     """
 
     _one_at_a_time = True
 
-    def __init__(self, function: Callable[[Any], Awaitable[Any]], *others: Any) -> None:
-        super().__init__(*others)
+    def __init__(self, function: Callable[[Any], Awaitable[Any]], execution: Execution) -> None:
+        super().__init__(execution, timeout=None)
         self._function = function
 
     async def _run(

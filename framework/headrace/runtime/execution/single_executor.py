@@ -3,23 +3,16 @@ a time."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextvars import Context, copy_context
 from typing import Any
 
 import anyio.lowlevel
 
-from headrace.flow.lanes import Lanes
-from headrace.model.clock import Clock
 from headrace.model.outcomes import Reject, Retry
-from headrace.runtime.calls import Call
 from headrace.runtime.execution.actors import Crew
-from headrace.runtime.execution.failure_handler import FailureHandler
-from headrace.runtime.execution.suspects import Suspects
-from headrace.runtime.handlers.handler import Decode
+from headrace.runtime.execution.execution import Execution
 from headrace.runtime.isolation import changed, in_context, undisturbed
 from headrace.runtime.messages.message import Message
-from headrace.runtime.settling.acknowledger import Acknowledger
 from headrace.runtime.slot import NEVER, ActorSlot
 from headrace.runtime.user_code import interrupts
 
@@ -34,10 +27,8 @@ class SingleExecutor:
     """Runs the messages of a lane one after the other.
 
     Args:
-        decode: decodes a payload into the type that the handler takes.
-        call: calls the handler with all its layers, see `headrace.runtime.pipeline.layers`.
+        execution: the parts that it uses.
         timeout: seconds that the handler may take, or None.
-        opens: brings a stored payload to the form that `decode` takes. None if it has that form.
     """
 
     unit = 1
@@ -45,20 +36,16 @@ class SingleExecutor:
     _one_at_a_time = False
     """Whether `_run` returns after each message."""
 
-    def __init__(
-        self, decode: Decode, call: Call, timeout: float | None, lanes: Lanes[Message], acknowledger: Acknowledger,
-        failure_handler: FailureHandler, suspects: Suspects, clock: Clock,
-        opens: Callable[[Message], None] | None = None,
-    ) -> None:  # fmt: skip
-        self._decode = decode
-        self._open = opens
-        self._call = call
+    def __init__(self, execution: Execution, timeout: float | None) -> None:
+        self._decode = execution.decode
+        self._open = execution.opens
+        self._call = execution.call
         self._timeout = timeout
-        self._lanes = lanes
-        self._acknowledger = acknowledger
-        self._failure_handler = failure_handler
-        self._suspects = suspects
-        self._clock = clock
+        self._lanes = execution.lanes
+        self._acknowledger = execution.acknowledger
+        self._failure_handler = execution.failure_handler
+        self._suspects = execution.suspects
+        self._clock = execution.clock
 
     async def run(self, message: Message, slot: ActorSlot, crew: Crew) -> Message | None:
         """Run messages until none is left to take, until a timeout has cancelled the actor slot's scope, or until the task is

@@ -33,7 +33,7 @@ class StreamFormat:
 
     Args:
         stream: its name.
-        type: the type of the payloads, or `Any`.
+        payload: the type of the payloads, or `Any`.
         codec: encodes payloads before they are stored, or None.
         allow_plain: whether a stream with a codec may have messages that were not encoded.
         tombstones: whether `null` deletes a key, so that it is stored as it is.
@@ -43,17 +43,15 @@ class StreamFormat:
         type, codec, allow_plain: as given.
     """
 
-    def __init__(
-        self, stream: str, type: Any, codec: Codec | None, *, allow_plain: bool, tombstones: bool  # noqa: A002
-    ) -> None:  # fmt: skip
+    def __init__(self, stream: str, payload: Any, codec: Codec | None, *, allow_plain: bool, tombstones: bool) -> None:
         self.stream = stream
-        self.type = type
+        self.type = payload
         self.codec = codec
         self.upcasters = Upcasters(stream)
         self.allow_plain = allow_plain
         self._tombstones = tombstones
-        self._classes = _classes(type)
-        self._decode = self.guarded(decoder_of(type, f"The stream {stream!r} carries"))
+        self._classes = _classes(payload)
+        self._decode = self.guarded(decoder_of(payload, f"The stream {stream!r} carries"))
 
     @property
     def plain(self) -> bool:

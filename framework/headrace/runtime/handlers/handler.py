@@ -62,7 +62,7 @@ class Handler:
 
     def __init__(
         self, function: Callable[..., Any], *, batch: bool = False, transactional: bool = False, carries: Any = Any
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.name = name_of(function)
         _check_function(function, self.name)
         self.function = function

@@ -21,11 +21,9 @@ from typing import Any
 
 from headrace import store
 from headrace.flow.lanes import Lanes
-from headrace.model.clock import Time
 from headrace.model.errors import InvalidInput, LeaseLost, StoreUnavailable
 from headrace.model.handling import Handling
 from headrace.model.outcomes import Reject, Retry
-from headrace.model.specs import ConsumerSpec
 from headrace.runtime.calls import Call
 from headrace.runtime.isolation import absorb_cancellation, own_task
 from headrace.runtime.messages.batch import Batch
@@ -33,6 +31,7 @@ from headrace.runtime.messages.message import Message
 from headrace.runtime.messages.publisher import Publisher
 from headrace.runtime.messages.staged import StagedMessages
 from headrace.runtime.messages.transaction import Transaction
+from headrace.runtime.stored_consumer import StoredConsumer
 from headrace.store.database.retry import DatabaseRetry
 
 Delivery = Message | Batch
@@ -48,8 +47,7 @@ class Transactional:
     """Runs the calls of one consumer in transactions.
 
     Args:
-        consumer: its id.
-        spec: its settings. After `ack_wait` the server ends an idle transaction.
+        consumer: the consumer. After its `ack_wait` the server ends an idle transaction.
         handling: whether the handler runs inside the transaction, and the stream that it publishes
             to.
         acked: called for each message whose ack was committed.
@@ -57,22 +55,27 @@ class Transactional:
     """
 
     def __init__(
-        self, consumer: int, spec: ConsumerSpec, handling: Handling, acked: Callable[[Message], None],
-        database: store.Database, publisher: Publisher, time: Time, lanes: Lanes[Message],
-    ) -> None:  # fmt: skip
-        self._consumer = consumer
+        self,
+        consumer: StoredConsumer,
+        handling: Handling,
+        acked: Callable[[Message], None],
+        publisher: Publisher,
+        lanes: Lanes[Message],
+    ) -> None:
+        spec = consumer.settings.spec
+        self._consumer = consumer.id
         self._begins = f"{spec.name}: a transaction"
         self._commits = f"{spec.name}: a commit"
         self._idle = spec.ack_wait
         self._handling = handling
         self._publishes = handling.publishes
         self._acked = acked
-        self._database = database
+        self._database = consumer.database
         self._publisher = publisher
         self._lanes = lanes
         self._quick = False  # whether the last handler was, see `QUICK`
-        self._clock = time.clock
-        self._now = time.now
+        self._clock = consumer.time.clock
+        self._now = consumer.time.now
 
     def around(self, call: Call) -> Call:
         """Return the call inside a transaction of its own, or with one after it for what it publishes."""

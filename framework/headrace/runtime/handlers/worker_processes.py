@@ -30,14 +30,7 @@ import anyio.to_thread
 from headrace.model.clock import Clock
 from headrace.model.errors import LeaseLost
 from headrace.model.handling import Handling
-from headrace.runtime.handlers.worker_protocol import (
-    Place,
-    ProcessFailed,
-    end_of,
-    opened,
-    request,
-    serve,
-)
+from headrace.runtime.handlers.worker_protocol import Place, ProcessFailed, end_of, opened, request, serve
 from headrace.runtime.messages.batch import Batch
 from headrace.runtime.messages.message import Message
 from headrace.runtime.slot import NEVER, current_slot

@@ -71,7 +71,7 @@ class Request(msgspec.Struct, array_like=True):
 
 
 class Answer(msgspec.Struct, array_like=True):
-    """The result of an errand. `failures` are the outcomes of single messages of a batch."""
+    """The result of a request. `failures` are the outcomes of single messages of a batch."""
 
     result: Any = None
     failures: dict[int, Retry | Reject] = {}
@@ -188,16 +188,15 @@ def _answer(handler: Handler, request: Request) -> bytes:
         return pickle.dumps(Answer(error=problem), pickle.HIGHEST_PROTOCOL)
 
 
+def _message(handler: Handler, request: Request, sent: Sent, lease: Lease) -> DetachedMessage:
+    stored = (request.stream, request.consumer, *msgspec.structs.astuple(sent)[:-1])
+    leased = (lease, sent.lane, None, handler.decode(sent.raw))
+    return DetachedMessage(*(*stored, *leased))
+
+
 def _run(handler: Handler, request: Request) -> Answer:
     held = Lease(0, (), (), float("inf"))
-    acknowledger: Any = None
-    messages = [
-        DetachedMessage(
-            request.stream, request.consumer, sent.key, sent.seq, sent.attempt, sent.created, sent.raw, sent.raw_headers,
-            held, sent.lane, acknowledger, handler.decode(sent.raw),
-        )
-        for sent in request.messages
-    ]  # fmt: skip
+    messages = [_message(handler, request, sent, held) for sent in request.messages]
     if request.until <= suspension_clock():
         raise LeaseLost("The process was frozen, and a lease ended before the handler began.")
     if not handler.batch:

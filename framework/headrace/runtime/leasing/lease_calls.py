@@ -21,7 +21,7 @@ from headrace.model.clock import Clock
 from headrace.model.errors import FilterTooSlow
 from headrace.model.records import Batch
 from headrace.model.specs import ConsumerSpec
-from headrace.runtime.leasing.idle import IdleConsumer
+from headrace.runtime.leasing.subscriptions import Subscription
 from headrace.runtime.leasing.timings import LEASE_TIMINGS, LeaseTimings
 
 
@@ -31,7 +31,7 @@ class LeaseCalls:
     Args:
         database: an open database.
         consumer: the consumer's id.
-        idle: subscribes to notifications while there is nothing to lease. None to poll only.
+        subscription: subscribes to notifications while there is nothing to lease. None to poll only.
         clock: monotonic time in seconds.
         timings: how long a call may take, and how long to wait between calls.
 
@@ -41,12 +41,16 @@ class LeaseCalls:
     """
 
     def __init__(
-        self, database: store.Database, consumer: int, idle: IdleConsumer | None = None, *,
-        clock: Clock = time.monotonic, timings: LeaseTimings = LEASE_TIMINGS,
-    ) -> None:  # fmt: skip
+        self,
+        database: store.Database,
+        consumer: int,
+        subscription: Subscription | None = None,
+        clock: Clock = time.monotonic,
+        timings: LeaseTimings = LEASE_TIMINGS,
+    ) -> None:
         self._database = database
         self._consumer = consumer
-        self._idle = idle
+        self._subscription = subscription
         self._clock = clock
         self.judging = timings.judging
         self.polling = True
@@ -85,31 +89,31 @@ class LeaseCalls:
         self._news.set()
 
     def begin(self) -> None:
-        """Begin a lease call. Wake-ups from now on end the next rest. The call finds what earlier ones were about."""
+        """Begin a lease call. Wake-ups from now on end the next rest. The call finds the messages of earlier ones."""
         self._news = anyio.Event()
         self._hurried = anyio.Event()
         self._called_for_notification, self._notified = self._notified, False
 
     def leave(self) -> None:
         """End the subscription's renewal, because there are no more calls for now."""
-        if self._idle is not None:
-            self._idle.leave()
+        if self._subscription is not None:
+            self._subscription.leave()
 
-    def place(self, spec: ConsumerSpec) -> AbstractAsyncContextManager[None]:
-        """A place for a call of a consumer with a condition, to hold around it. See `Database.judging`.
+    def condition_slot(self, spec: ConsumerSpec) -> AbstractAsyncContextManager[None]:
+        """Return the slot to hold around a call of a consumer with a condition. See `Database.judging`.
 
-        It is waited for without a timeout, because a consumer makes one call at a time, and the places go round.
-        Other consumers make their calls without one.
+        The wait for it has no timeout, because a consumer makes one call at a time, and the slots go round.
+        Consumers without a condition need no slot.
         """
         if spec.where is None:
             return nullcontext()
         return self._database.judging(spec.stream, None, bounded=False)
 
     async def lease(self, owner: UUID, want: int, spec: ConsumerSpec, **options: Any) -> Batch:
-        """Make a lease call. Call `begin` before, and hold a `place`.
+        """Make a lease call. Call `begin` before, and hold a `condition_slot`.
 
         Args:
-            owner: who gets the messages.
+            owner: the owner of the lease.
             want: the largest number of messages.
             spec: the consumer's settings.
             options: as in `headrace.store.lease`. By default the call is not patient.
@@ -134,6 +138,10 @@ class LeaseCalls:
         self._adapt(batch)
         return batch
 
+    async def history_and_stream(self) -> tuple[UUID | None, int | None]:
+        """See `headrace.store.history_and_stream`."""
+        return await store.history_and_stream(self._database, self._consumer)
+
     def _adapt(self, batch: Batch) -> None:
         """Adapt the poll and the reaction to notifications to what a call has returned."""
         if not batch.busy:
@@ -151,7 +159,7 @@ class LeaseCalls:
         """Wait until another call may find something, after one that found nothing more.
 
         Args:
-            batch: what the call returned.
+            batch: the batch that the call returned.
             spec: the consumer's settings.
 
         Raises:
@@ -167,8 +175,8 @@ class LeaseCalls:
                 self._missed += 1
             await self._sleep(wait)
         elif self._must_subscribe:
-            assert self._idle is not None
-            await self._idle.subscribe()  # and look again for messages that were committed before
+            assert self._subscription is not None
+            await self._subscription.subscribe()  # and look again for messages that were committed before
         else:
             await self.until_woken(self._interval(batch))
             if self._notified and (delay := self._backoff.delay):
@@ -177,7 +185,7 @@ class LeaseCalls:
     async def keep_pace(self) -> None:
         """Leave some more messages to the next call, if the last one brought many. See `CallPace`.
 
-        For callers whose actors have enough to do, and not for those that somebody waits for.
+        For callers whose actors have enough to do, and not for calls that a request waits for.
         """
         left = self._next_at - self._clock()
         if left > 0:
@@ -195,14 +203,19 @@ class LeaseCalls:
 
     @property
     def _must_subscribe(self) -> bool:
-        return self.policy.listen and not self.polling and self._idle is not None and not self._idle.subscribed
+        return (
+            self.policy.listen
+            and not self.polling
+            and self._subscription is not None
+            and not self._subscription.subscribed
+        )
 
     def _interval(self, batch: Batch) -> float:
         """Seconds until the next poll, or until something falls due."""
-        if self._idle is None:
+        if self._subscription is None:
             return self._poll.rest(batch.due_in, polling=True)
         if self.policy.listen:
-            self._idle.enter()
-            return self._poll.rest(batch.due_in, polling=self.polling, longest=self._idle.longest_poll)
-        self._idle.leave()
+            self._subscription.enter()
+            return self._poll.rest(batch.due_in, polling=self.polling, longest=self._subscription.longest_poll)
+        self._subscription.leave()
         return self._poll.rest(None if batch.busy else batch.due_in, polling=False, longest=self.policy.POLL)

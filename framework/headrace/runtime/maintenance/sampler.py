@@ -21,6 +21,9 @@ MAX_COUNTED = 2_000
 REMEMBERED = 360
 """The ticks for which it is remembered what a stream had drawn: an hour."""
 
+COUNTS = ("parked", "blocked", "dead_letters")
+"""The counts of a consumer that samples have."""
+
 _NO_COUNTS = LiveCounts()
 
 
@@ -122,14 +125,18 @@ class Sampler:
             lease, position = figures.leases.get(number), figures.positions[number]
             stream = figures.streams_of[number]
             lag = _lag(figures, number)
-            one = self._consumers[number] = _Consumer(position, lease, lag, counts.get(number, _NO_COUNTS))
+            consumer = self._consumers[number] = _Consumer(position, lease, lag, counts.get(number, _NO_COUNTS))
             samples.append(
                 Sample(
-                    kind=2, number=number, finished=None if before is None else max(one.finished - before.finished, 0),
-                    lag=lag, lag_seconds=self._age(stream, one, at), in_flight=0 if lease is None else lease[0],
-                    parked=one.counts.parked, blocked=one.counts.blocked, dead_letters=one.counts.dead_letters,
+                    kind=2,
+                    number=number,
+                    finished=None if before is None else max(consumer.finished - before.finished, 0),
+                    lag=lag,
+                    lag_seconds=self._age(stream, consumer, at),
+                    in_flight=0 if lease is None else lease[0],
+                    **{name: getattr(consumer.counts, name) for name in COUNTS},
                 )
-            )  # fmt: skip
+            )
         return samples
 
     def _changed(self, figures: LiveFigures) -> list[int]:
@@ -165,14 +172,15 @@ def _lag(figures: LiveFigures, number: int) -> int:
 
 
 def _total(samples: Sequence[Sample], consumers: dict[int, _Consumer], figures: LiveFigures, *, first: bool) -> Sample:
-    ages = [one.lag_seconds for one in samples if one.lag_seconds is not None]
+    ages = [sample.lag_seconds for sample in samples if sample.lag_seconds is not None]
+    held = {name: sum(getattr(consumer.counts, name) for consumer in consumers.values()) for name in COUNTS}
     return Sample(
-        kind=0, number=0,
-        published=None if first else sum(one.published or 0 for one in samples),
-        finished=None if first else sum(one.finished or 0 for one in samples),
-        lag=sum(one.lag for one in consumers.values()), lag_seconds=max(ages, default=0.0),
-        in_flight=sum(held for held, _, _ in figures.leases.values()),
-        parked=sum(one.counts.parked for one in consumers.values()),
-        blocked=sum(one.counts.blocked for one in consumers.values()),
-        dead_letters=sum(one.counts.dead_letters for one in consumers.values()),
-    )  # fmt: skip
+        kind=0,
+        number=0,
+        published=None if first else sum(sample.published or 0 for sample in samples),
+        finished=None if first else sum(sample.finished or 0 for sample in samples),
+        lag=sum(consumer.lag for consumer in consumers.values()),
+        lag_seconds=max(ages, default=0.0),
+        in_flight=sum(leased for leased, _, _ in figures.leases.values()),
+        **held,
+    )

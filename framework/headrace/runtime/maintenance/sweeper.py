@@ -252,10 +252,8 @@ class Sweeper:
         self._adapt_lock_timeout(stream, not mended, swept)
         if mended:
             swept.mended.append(stream.name)
-            log.warning(
-                "altered sequence reset", stream=stream.name,
-                hint="leave the sequence as Headrace creates it: with a cache, an increment or a cycle, consumers miss messages",
-            )  # fmt: skip
+            hint = "leave the sequence as Headrace creates it: with a cache, an increment or a cycle, consumers miss messages"
+            log.warning("altered sequence reset", stream=stream.name, hint=hint)
 
     async def _plan(self, stream: StreamToSweep, now: datetime | None, swept: Swept) -> None:
         planned = await store.plan_segments(self._database, stream.id, self._lock_timeout(stream), now=now)

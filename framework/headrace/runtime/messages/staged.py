@@ -52,7 +52,5 @@ class StagedMessages(msgspec.Struct, frozen=True, kw_only=True):
             try:
                 await store.discard_staged(database, self.stream, self.write)
             except HeadraceError as error:
-                log.warning(
-                    "staged rows not deleted", stream=self.stream, write=self.write, error=error,
-                    hint="they are deleted within a day",
-                )  # fmt: skip
+                stream, write, hint = self.stream, self.write, "they are deleted within a day"
+                log.warning("staged rows not deleted", stream=stream, write=write, error=error, hint=hint)

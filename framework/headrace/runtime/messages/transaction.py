@@ -275,9 +275,12 @@ async def _ack(hold: Hold, acks: store.Acks, now: datetime | None, history: UUID
 
 
 async def was_committed(
-    database: store.Database, left: int | store.Witness, acks: store.Acks | None, what: str,
+    database: store.Database,
+    left: int | store.Witness,
+    acks: store.Acks | None,
+    what: str,
     until: Callable[[], bool] = lambda: False,
-) -> bool | None:  # fmt: skip
+) -> bool | None:
     """Look up whether a transaction was committed, however long that takes.
 
     Args:

@@ -5,13 +5,12 @@ from __future__ import annotations
 
 import anyio
 
-from headrace.flow.in_flight import InFlightTracker
-from headrace.flow.lanes import Lanes
 from headrace.model.log import Log
 from headrace.runtime.execution.actors import Actors
-from headrace.runtime.messages.message import Message
 from headrace.runtime.pipeline.fetcher import Fetcher
+from headrace.runtime.pipeline.shared import Shared
 from headrace.runtime.settling.acknowledger import Acknowledger
+from headrace.runtime.stored_consumer import LeasedMessages
 
 log = Log("headrace")
 
@@ -21,30 +20,30 @@ batches would otherwise count as crashed."""
 
 
 class Drain:
-    """A drain of one consumer. Handlers may take any time, until `limit` or `hurry` ends that.
-
-    Args:
-        timeout: seconds that handlers have after `limit`.
-        last_settle: time limit in seconds for settling after the handlers are done or stopped.
-    """
+    """A drain of one consumer. Handlers may take any time, until `limit` or `hurry` ends that."""
 
     def __init__(
-        self, name: str, fetcher: Fetcher, lanes: Lanes[Message], acknowledger: Acknowledger, actors: Actors,
-        in_flight: InFlightTracker[Message], *, timeout: float, last_settle: float,
-    ) -> None:  # fmt: skip
+        self,
+        shared: Shared,
+        name: str,
+        fetcher: Fetcher,
+        leased: LeasedMessages,
+        acknowledger: Acknowledger,
+        actors: Actors,
+    ) -> None:
         self._name = name
         self._fetcher = fetcher
-        self._lanes = lanes
+        self._lanes = leased.lanes
         self._acknowledger = acknowledger
         self._actors = actors
-        self._in_flight = in_flight
-        self._timeout = timeout
-        self._last_settle = last_settle
+        self._in_flight = leased.in_flight
+        self._timeout = shared.shutdown_timeout
+        self._last_settle = shared.timings.last_settle
         self._patience = anyio.CancelScope()
         self.hurried = False
 
     def limit(self) -> None:
-        """Give handlers `timeout` seconds from now on."""
+        """Give handlers the time of `shutdown_timeout` from now on."""
         self._patience.deadline = anyio.current_time() + self._timeout
 
     def hurry(self) -> None:
@@ -63,11 +62,9 @@ class Drain:
             await acted.wait()
         if not acted.is_set():
             self._release_waiting()
-            log.warning(
-                "handlers stopped",
-                consumer=self._name, handlers=self._actors.busy, hint="their messages are given back",
-                shutdown_timeout=None if self.hurried else self._timeout,
-            )  # fmt: skip
+            timeout, hint = None if self.hurried else self._timeout, "their messages are released"
+            busy = self._actors.busy
+            log.warning("handlers stopped", consumer=self._name, handlers=busy, hint=hint, shutdown_timeout=timeout)
             self._actors.cancel()
             with anyio.move_on_after(self._last_settle):
                 await acted.wait()
@@ -75,11 +72,9 @@ class Drain:
             self._release_waiting()
         with anyio.move_on_after(self._last_settle + self._in_flight.held / SETTLED_A_SECOND):
             await self._acknowledger.flush()
-        if self._in_flight.held:
-            log.warning(
-                "messages not settled", consumer=self._name, messages=self._in_flight.held,
-                hint="they are delivered again after their lease",
-            )  # fmt: skip
+        if held := self._in_flight.held:
+            hint = "they are delivered again after their lease"
+            log.warning("messages not settled", consumer=self._name, messages=held, hint=hint)
 
     def _release_waiting(self) -> None:
         self._acknowledger.release(self._lanes.clear())

@@ -4,27 +4,22 @@ are none."""
 from __future__ import annotations
 
 from contextlib import suppress
-from uuid import UUID
 
 import anyio
 
 from headrace import store
 from headrace.flow.demand import Demand
-from headrace.flow.in_flight import InFlightTracker
-from headrace.flow.lanes import Lanes
 from headrace.model.errors import FilterTooSlow, StoreUnavailable, UnknownConsumer
 from headrace.model.log import Log
 from headrace.model.records import Batch
-from headrace.runtime.execution.actors import Actors
+from headrace.runtime.leasing.empty_calls import EmptyCalls
 from headrace.runtime.leasing.lease_calls import LeaseCalls
-from headrace.runtime.leasing.quiet import QuietWatch
-from headrace.runtime.messages.message import Message
 from headrace.runtime.pipeline.intake import Intake
 from headrace.runtime.pipeline.shared import Shared
 from headrace.runtime.settling.breaker import PipelineBreaker
-from headrace.runtime.settling.settings import Settings
 from headrace.runtime.settling.settler import Settler
 from headrace.runtime.settling.verifier import Verifier
+from headrace.runtime.stored_consumer import LeasedMessages, StoredConsumer
 from headrace.store.database.retry import DatabaseRetry
 
 log = Log("headrace")
@@ -38,10 +33,7 @@ class Fetcher:
     """Leases messages, with one lease call at a time.
 
     Args:
-        consumer: the consumer's id.
-        owner: the owner of the leases.
-        actors: determine how many messages to lease.
-        intake: takes the leased messages.
+        intake: takes the leased messages. Its capacity determines how many to lease.
         settler: reports settled messages.
         verifier: compares the leases with the store, before the first lease call and in each doubt.
         breaker: the consumer's circuit breaker, if it has one.
@@ -56,30 +48,31 @@ class Fetcher:
     """
 
     def __init__(
-        self, shared: Shared, consumer: int, settings: Settings, owner: UUID, lanes: Lanes[Message],
-        in_flight: InFlightTracker[Message], actors: Actors, intake: Intake, settler: Settler, verifier: Verifier,
+        self,
+        shared: Shared,
+        consumer: StoredConsumer,
+        leased: LeasedMessages,
+        intake: Intake,
+        settler: Settler,
+        verifier: Verifier,
         breaker: PipelineBreaker | None = None,
-    ) -> None:  # fmt: skip
-        self._database = shared.database
+    ) -> None:
         self._consumer = consumer
-        self._settings = settings
-        self._owner = owner
-        self._lanes = lanes
-        self._in_flight = in_flight
-        self._actors = actors
+        self._settings = consumer.settings
+        self._lanes = leased.lanes
+        self._in_flight = leased.in_flight
         self._intake = intake
         self._verifier = verifier
         self._clock = shared.time.clock
         self._now = shared.time.now
-        self._lease_calls = shared.idle.lease_calls
+        self._limit = shared.subscriptions.lease_calls
         self._instruments = shared.instruments
         self._breaker = breaker
-        self.calls = LeaseCalls(
-            shared.database, consumer, shared.idle.consumer(consumer), clock=self._clock, timings=shared.timings.leasing
-        )
-        self._reader = shared.reading.reader(shared.database, consumer)
-        self._quiet = QuietWatch(in_flight)
-        self._demand = Demand(settings.spec.max_ack_pending)
+        subscription, timings = shared.subscriptions.subscription(consumer.id), shared.timings.leasing
+        self.calls = LeaseCalls(shared.database, consumer.id, subscription, clock=self._clock, timings=timings)
+        self._reader = shared.reads.reader(self.calls)
+        self._empty_calls = EmptyCalls(leased.in_flight)
+        self._demand = Demand(self._settings.spec.max_ack_pending)
         self._room = anyio.Event()
         self._called_at = 0.0
         self._under_way: anyio.Event | None = None  # set when the lease call that is under way has ended
@@ -88,7 +81,7 @@ class Fetcher:
         self.leased = 0
         self.leased_at: float | None = None
         self.unanswered_since: float | None = None
-        lanes.on_low.connect(self.room)
+        self._lanes.on_low.connect(self.room)
         settler.on_settled.connect(self.room)
         settler.on_returned.connect(self.wake)  # a returned message may be due before the next poll
 
@@ -105,15 +98,15 @@ class Fetcher:
     def room(self) -> None:
         """Look for room, because fewer messages wait or are unsettled."""
         self._room.set()
-        if self._quiet.watched and not self._in_flight.held:
-            self.wake()  # callers of `dry` needn't wait for the poll
+        if self._empty_calls.watched and not self._in_flight.held:
+            self.wake()  # callers of `until_finished` needn't wait for the poll
 
     def stop(self) -> None:
         """Stop leasing. A call in progress ends first, because the messages that it leases would
         otherwise wait for their lease to expire."""
         self._stopping = True
         self.hurry()
-        self._quiet.stop()
+        self._empty_calls.stop()
 
     async def run(self, database_retry: DatabaseRetry) -> None:
         """Fetch until stopped. Raises `StoreUnavailable`."""
@@ -150,7 +143,7 @@ class Fetcher:
 
     def _want(self) -> int:
         self._room = anyio.Event()
-        self._demand.observe(self._clock(), self._in_flight.acked, self._actors.capacity)
+        self._demand.observe(self._clock(), self._in_flight.acked, self._intake.capacity)
         self._lanes.low_water = self._demand.target // 2
         return min(self._demand.want(self._lanes.waiting), self._settings.spec.max_ack_pending - self._in_flight.held)
 
@@ -165,8 +158,8 @@ class Fetcher:
         its outcome."""
         while (left := breaker.left) > 0 and not self._stopping and not self._in_doubt:
             self.calls.begin()
-            self._quiet.begin()
-            self._quiet.end(quiet=True, dry=False)
+            self._empty_calls.begin()
+            self._empty_calls.end(empty=True, finished=False)
             await self.calls.until_woken(left)
         if self._stopping or self._in_doubt:
             return None
@@ -184,8 +177,8 @@ class Fetcher:
         try:
             batch = await self._lease(want)
         except FilterTooSlow as error:
-            log.error("condition too slow", consumer=self._settings.spec.name, error=error,
-                      hint="it is tried again with fewer messages")  # fmt: skip
+            name, hint = self._settings.spec.name, "it is tried again with fewer messages"
+            log.error("condition too slow", consumer=name, error=error, hint=hint)
             await anyio.sleep(self.calls.judging / 5)
             return None
         database_retry.cleared()
@@ -195,18 +188,18 @@ class Fetcher:
             await self._learn_settings()
         if batch.lease_id is not None:
             await self._take(batch, batch.lease_id)
-        quiet = batch.lease_id is None and not batch.more and not batch.busy
-        self._quiet.end(quiet=quiet, dry=quiet and batch.due_in is None)
+        empty = batch.lease_id is None and not batch.more and not batch.busy
+        self._empty_calls.end(empty=empty, finished=empty and batch.due_in is None)
         return batch
 
     async def _lease(self, want: int) -> Batch:
         self.calls.begin()
         self._in_doubt = True
-        self._quiet.begin()
+        self._empty_calls.begin()
         self._lanes.begin_call()
         verified = self._verifier.count
         try:
-            async with self.calls.place(self._settings.spec), self._lease_calls:
+            async with self.calls.condition_slot(self._settings.spec), self._limit:
                 self._called_at = self._asking()
                 if self._instruments is None:
                     batch = await self._call(want)
@@ -228,10 +221,7 @@ class Fetcher:
     async def _call(self, want: int) -> Batch:
         self._under_way = anyio.Event()
         try:
-            spec = self._settings.spec
-            return await self._reader.lease(
-                spec, want, lambda most, **known: self.calls.lease(self._owner, most, spec, now=self._now(), **known)
-            )
+            return await self._reader.lease(self._consumer.owner, want, self._settings.spec, now=self._now())
         finally:
             self._under_way.set()
             self._under_way = None
@@ -259,11 +249,11 @@ class Fetcher:
 
         Raises:
             UnknownConsumer: the consumer was deleted. Leases of another consumer that now has its
-                id are given back.
+                id are released.
         """
         self._asking()
         try:
-            async with self._lease_calls:
+            async with self._limit:
                 await self._verifier.verify()
         except UnknownConsumer:
             await self._reclaim()
@@ -274,7 +264,7 @@ class Fetcher:
     async def _reclaim(self) -> None:
         """Release the leases of another consumer that now has this one's id."""
         with suppress(UnknownConsumer):
-            await store.reclaim(self._database, self._consumer, self._owner, [])
+            await store.reclaim(self._consumer.database, self._consumer.id, self._consumer.owner, [])
 
     def _asking(self) -> float:
         """Return the time, and note that the store is being asked."""
@@ -286,7 +276,7 @@ class Fetcher:
     # --- settings
 
     async def _learn_settings(self) -> None:
-        """Read the settings after a lease call. If that fails, its batch is given back."""
+        """Read the settings after a lease call. If that fails, its batch is released."""
         try:
             await self._read_settings()
         except BaseException as error:
@@ -298,7 +288,7 @@ class Fetcher:
 
     async def _read_settings(self) -> None:
         self._asking()
-        spec, version = await store.consumer_spec(self._database, self._consumer)
+        spec, version = await store.consumer_spec(self._consumer.database, self._consumer.id)
         self.unanswered_since = None
         ours = self._settings.spec
         if (spec.stream, spec.name) != (ours.stream, ours.name):
@@ -315,15 +305,15 @@ class Fetcher:
 
     # --- for callers that wait until nothing is left
 
-    async def dry(self) -> None:
+    async def until_finished(self) -> None:
         """Wait until nothing is left to lease, to handle, to settle or to retry, or until it is stopped."""
         self.wake()
-        await self._quiet.dry()
+        await self._empty_calls.until_finished()
 
-    async def quiet(self) -> None:
-        """Like `dry`, but without waiting for what falls due later or for the pause of a circuit breaker."""
+    async def until_idle(self) -> None:
+        """Like `until_finished`, but without waiting for what falls due later or for the pause of a circuit breaker."""
         self.hurry()
-        await self._quiet.quiet(lambda: self._paused)
+        await self._empty_calls.until_idle(lambda: self._paused)
 
     async def answered(self) -> bool:
         """Wait until the lease call that is under way has ended. Returns whether there was one."""

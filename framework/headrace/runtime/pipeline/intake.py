@@ -6,7 +6,6 @@ from collections.abc import Hashable, Sequence
 from datetime import datetime
 from itertools import repeat
 
-from headrace.flow.lanes import Lanes
 from headrace.flow.lease import Lease
 from headrace.model import payloads
 from headrace.model.records import Batch
@@ -15,7 +14,7 @@ from headrace.runtime.instruments import Sample
 from headrace.runtime.messages.message import Message
 from headrace.runtime.settling.acknowledger import Acknowledger
 from headrace.runtime.settling.breaker import PipelineBreaker
-from headrace.runtime.settling.settings import Settings
+from headrace.runtime.stored_consumer import LeasedMessages, StoredConsumer
 
 
 class Intake:
@@ -29,24 +28,34 @@ class Intake:
     """
 
     def __init__(
-        self, settings: Settings, lanes: Lanes[Message], actors: Actors, acknowledger: Acknowledger,
-        breaker: PipelineBreaker | None, sample: Sample | None = None,
-    ) -> None:  # fmt: skip
-        self._settings = settings
-        self._lanes = lanes
+        self,
+        consumer: StoredConsumer,
+        leased: LeasedMessages,
+        actors: Actors,
+        acknowledger: Acknowledger,
+        breaker: PipelineBreaker | None,
+        sample: Sample | None = None,
+    ) -> None:
+        self._settings = consumer.settings
+        self._lanes = leased.lanes
         self._actors = actors
         self._acknowledger = acknowledger
         self._breaker = breaker
         self._sample = sample
+
+    @property
+    def capacity(self) -> int:
+        """How many messages the actors can run at the same time."""
+        return self._actors.capacity
 
     async def dispatch(self, batch: Batch, lease: Lease, lanes: Sequence[Hashable], called_at: float) -> None:
         """Put the messages of a batch into their lanes. Those that may not start are given back. `called_at`: when the
         lease call began, on the clock of the process."""
         messages = self._messages(batch, lease, lanes)
         if self._sample is not None:
-            for place, call in self._sample.choose(batch.headers):
-                messages[place].call = call
-                messages[place].plain = False
+            for position, call in self._sample.choose(batch.headers):
+                messages[position].call = call
+                messages[position].plain = False
         if any(batch.headers):
             _limit_lives(messages, batch.begun_at, called_at)
         if self._breaker is None or self._breaker.admits(messages):
@@ -64,10 +73,9 @@ class Intake:
     def _messages(self, batch: Batch, lease: Lease, lanes: Sequence[Hashable]) -> list[Message]:
         stream, consumer, acknowledger = self._settings.spec.stream, self._settings.spec.name, self._acknowledger
         attempts, times = batch.attempts or repeat(1), batch.created_at.microseconds
-        messages = list(map(
-            Message, repeat(stream), repeat(consumer), batch.keys, batch.seqs, attempts, times, batch.data, batch.headers,
-            repeat(lease), lanes, repeat(acknowledger),
-        ))  # fmt: skip
+        leading, stored = (repeat(stream), repeat(consumer)), (batch.keys, batch.seqs, attempts, times)
+        content, tracked = (batch.data, batch.headers), (repeat(lease), lanes, repeat(acknowledger))
+        messages = list(map(Message, *leading, *stored, *content, *tracked))
         if batch.crashes is not None:
             for message, crashes in zip(messages, batch.crashes, strict=True):
                 message.crashes = crashes

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from headrace.flow.lanes import Lanes
 from headrace.model.handling import Handling
 from headrace.model.specs import ConsumerSpec
 from headrace.runtime.calls import Call
@@ -19,9 +18,7 @@ from headrace.runtime.handlers.middleware import around
 from headrace.runtime.handlers.runners import Runner, leased
 from headrace.runtime.handlers.transactional import Transactional
 from headrace.runtime.instruments import Sample
-from headrace.runtime.messages.message import Message
 from headrace.runtime.pipeline.shared import Shared
-from headrace.runtime.settling.acknowledger import Acknowledger
 
 
 class Layers(NamedTuple):
@@ -37,9 +34,13 @@ class Layers(NamedTuple):
 
 
 def with_layers(
-    consumer: int, spec: ConsumerSpec, handler: Handler, runner: Runner, handling: Handling, acknowledger: Acknowledger, shared: Shared,
-    lanes: Lanes[Message],
-) -> Layers:  # fmt: skip
+    spec: ConsumerSpec,
+    handler: Handler,
+    runner: Runner,
+    handling: Handling,
+    shared: Shared,
+    transactional: Transactional,
+) -> Layers:
     """Return the handler's call with all layers that this consumer uses."""
     middleware = [*shared.middleware, *handling.middleware]
     waits = handling.transactional or handler.dependencies or middleware
@@ -49,9 +50,7 @@ def with_layers(
     if handler.dependencies:
         call = shared.dependencies.resolve(call, handler.dependencies)
     if handling.transactional or handling.publishes is not None:
-        call = Transactional(
-            consumer, spec, handling, acknowledger.ack, shared.database, shared.publisher, shared.time, lanes
-        ).around(call)
+        call = transactional.around(call)
     call = around(call, middleware, batch=handling.batch is not None)
     if shared.instruments is not None:
         sample = None if shared.witness or handling.batch is not None else shared.instruments.sample(spec, call)

@@ -22,6 +22,7 @@ from headrace.model.records import RATE_LIMITED
 from headrace.model.specs import ConsumerSpec
 from headrace.runtime.execution.actors import Actors, Work
 from headrace.runtime.execution.batch_executor import BatchExecutor
+from headrace.runtime.execution.execution import Execution
 from headrace.runtime.execution.failure_handler import FailureHandler
 from headrace.runtime.execution.plain_executor import PlainExecutor
 from headrace.runtime.execution.single_executor import SingleExecutor
@@ -30,6 +31,7 @@ from headrace.runtime.execution.timeouts import Timeouts
 from headrace.runtime.formats.format import StreamFormat
 from headrace.runtime.handlers.handler import Handler
 from headrace.runtime.handlers.runners import Runner
+from headrace.runtime.handlers.transactional import Transactional
 from headrace.runtime.messages.message import Message
 from headrace.runtime.pipeline.drain import Drain
 from headrace.runtime.pipeline.fetcher import Fetcher
@@ -41,10 +43,9 @@ from headrace.runtime.settling.acknowledger import Acknowledger
 from headrace.runtime.settling.breaker import PipelineBreaker
 from headrace.runtime.settling.dead_letters import DeadLetters
 from headrace.runtime.settling.keeper import Keeper
-from headrace.runtime.settling.settings import Settings
 from headrace.runtime.settling.settler import Settler
-from headrace.runtime.settling.transaction_acks import TransactionAcks
 from headrace.runtime.settling.verifier import Verifier
+from headrace.runtime.stored_consumer import LeasedMessages, Settings, StoredConsumer
 from headrace.store.database.retry import DatabaseRetry, run_with_retry
 
 LIMITED = 5.0
@@ -76,13 +77,20 @@ class Pipeline:
     """
 
     def __init__(
-        self, consumer: int, spec: ConsumerSpec, handler: Handler, handling: Handling, shared: Shared,
+        self,
+        consumer: int,
+        spec: ConsumerSpec,
+        handler: Handler,
+        handling: Handling,
+        shared: Shared,
         stored_as: StreamFormat | None = None,
-    ) -> None:  # fmt: skip
-        database, time, clock = shared.database, shared.time, shared.time.clock
+    ) -> None:
+        clock = shared.time.clock
         self.consumer = consumer
         self.spec = spec
-        self.settings = settings = Settings(spec)
+        self.settings = Settings(spec)
+        # One process is one owner, which may hold several messages of a key
+        self._stored = stored = StoredConsumer(shared.database, consumer, uuid4(), self.settings, shared.time)
         self._clock = clock
         self._handling = handling
         self._shutdown_timeout = shared.shutdown_timeout
@@ -91,75 +99,64 @@ class Pipeline:
         # What is in flight, and where it waits
         self.lanes = lanes = _lanes(handling)
         self.in_flight = in_flight = _tracker(spec, handling, shared)
-        self._owner = uuid4()  # one process is one owner, which may hold several messages of a key
-        self._verifier = verifier = Verifier(database, consumer, self._owner, settings, in_flight, time)
+        leased = LeasedMessages(lanes, in_flight)
+        self._verifier = verifier = Verifier(stored, in_flight)
 
         # From outcomes to the store
         self.breaker = (
             None if handling.breaker is None else PipelineBreaker(spec.name, handling.breaker, in_flight, clock)
         )
         hooks = (*shared.dead_letter_hooks, *handling.dead_letter_hooks)
-        self.dead_letters = DeadLetters(settings, clock, hooks, shared.instruments)
-        self.settler = Settler(
-            database, consumer, settings, lanes, in_flight, verifier, self.dead_letters, time, shared.instruments
-        )
-        self.keeper = Keeper(database, consumer, settings, in_flight, verifier, time)
-        acknowledger = Acknowledger(
-            lanes, in_flight, settings, self.settler, self.keeper, TransactionAcks(database, consumer, spec.name, time),
-            shared.publisher, clock, self.breaker,
-        )  # fmt: skip
+        self.dead_letters = DeadLetters(stored, hooks, shared.instruments)
+        self.settler = Settler(stored, leased, verifier, self.dead_letters, shared.instruments)
+        self.keeper = Keeper(stored, in_flight, verifier)
+        acknowledger = Acknowledger(stored, leased, self.settler, self.keeper, shared.publisher, self.breaker)
 
         # From lanes to outcomes
         self._runner = Runner(handler, handling, clock)
-        call, sample = with_layers(consumer, spec, handler, self._runner, handling, acknowledger, shared, lanes)
+        transactional = Transactional(stored, handling, acknowledger.ack, shared.publisher, lanes)
+        call, sample = with_layers(spec, handler, self._runner, handling, shared, transactional)
         failure_handler = FailureHandler(
             acknowledger, clock, handling.timeout, stoppable=handling.runner != "thread", opens=stored_as is not None
         )
-        suspects = Suspects(database, consumer, acknowledger)
+        suspects = Suspects(shared.database, consumer, acknowledger)
         decode, opens = (
             (handler.decode, None) if stored_as is None else (stored_as.guarded(handler.decode), stored_as.open)
         )
+        execution = Execution(decode, opens, call, lanes, acknowledger, failure_handler, suspects, clock)
         self._batches: BatchExecutor | None = None
         work: Work
         if handling.batch is None:
-            parts = (decode, call, handling.timeout, lanes, acknowledger, failure_handler, suspects, clock, opens)
             bare = call is handler.apply and handler.takes_payload_only and handling.timeout is None and opens is None
-            work = PlainExecutor(handler.function, *parts) if bare else SingleExecutor(*parts)
+            function, timeout = handler.function, handling.timeout
+            work = PlainExecutor(function, execution) if bare else SingleExecutor(execution, timeout)
         else:
-            work = self._batches = BatchExecutor(
-                decode, call, handling, lanes, acknowledger, failure_handler, suspects, clock, opens
-            )
+            work = self._batches = BatchExecutor(execution, handling)
         self.actors = Actors(
-            work, lanes, timed=handling.timeout is not None, least=handling.concurrency[0],
+            work,
+            lanes,
+            handling,
             begin=None if sample is None else lambda slot: sample.enter_actor(slot.in_work),
             on_spoilt=lambda: failure_handler.log.left_open(spec.name),
-        )  # fmt: skip
+        )
         self._timeouts = (
             None if handling.timeout is None else Timeouts(spec.name, handling.timeout, self.actors, in_flight, clock)
         )
         self._priorities = shared.priorities
         self._rank = shared.priorities.join(handling.priority, self.actors.adjust)
         self.governor = Governor(*handling.concurrency, now=clock())
-        self._scaler = Scaler(
-            spec.name, self.governor, self.actors, lanes, in_flight, clock, shared.timings.sampling,
-            database.holds if handling.transactional else None,
-        )  # fmt: skip
+        most = shared.database.holds if handling.transactional else None
+        self._scaler = Scaler(shared, spec.name, self.governor, self.actors, leased, most)
 
         # From the store to lanes
-        intake = Intake(settings, lanes, self.actors, acknowledger, self.breaker, sample)
-        self.fetcher = Fetcher(
-            shared, consumer, settings, self._owner,
-            lanes, in_flight, self.actors, intake, self.settler, verifier, self.breaker,
-        )  # fmt: skip
+        intake = Intake(stored, leased, self.actors, acknowledger, self.breaker, sample)
+        self.fetcher = Fetcher(shared, stored, leased, intake, self.settler, verifier, self.breaker)
 
         self.on_gone = Signal()
         self._stop = anyio.Event()
         self._ending = anyio.Event()  # set when it was stopped or the consumer is deleted
         self._ended = anyio.Event()
-        self._drain = Drain(
-            spec.name, self.fetcher, lanes, acknowledger, self.actors, in_flight,
-            timeout=shared.shutdown_timeout, last_settle=shared.timings.last_settle,
-        )  # fmt: skip
+        self._drain = Drain(shared, spec.name, self.fetcher, leased, acknowledger, self.actors)
 
     @property
     def gone(self) -> bool:
@@ -210,7 +207,7 @@ class Pipeline:
             await self.fetcher.run(database_retry)
         except UnknownConsumer:
             self.settings.gone = True
-            self.fetcher.stop()  # also ends `dry`
+            self.fetcher.stop()  # also ends `until_finished`
             self._ending.set()
             self.on_gone()
 
@@ -223,7 +220,7 @@ class Pipeline:
 
     async def idle(self) -> None:
         """Wait until nothing is left to lease, to handle, to settle or to retry."""
-        await self.fetcher.dry()
+        await self.fetcher.until_finished()
         await self.dead_letters.finish()
         if self.gone:
             await self._ended.wait()
@@ -254,7 +251,7 @@ class Pipeline:
         """Return counts and states of every part, whether the consumer was deleted, and the owner of the leases."""
         return {
             "deleted": self.gone,
-            "owner": str(self._owner),
+            "owner": str(self._stored.owner),
             "leased": self.fetcher.leased,
             "dead_lettered": self.dead_letters.count,
             **self._scaling(),

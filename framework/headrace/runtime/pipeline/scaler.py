@@ -6,14 +6,12 @@ from __future__ import annotations
 import anyio
 
 from headrace.flow.governor import Governor, Sample
-from headrace.flow.in_flight import InFlightTracker
-from headrace.flow.lanes import Lanes
-from headrace.model.clock import Clock
 from headrace.model.log import Log
 from headrace.runtime.execution.actors import Actors
-from headrace.runtime.messages.message import Message
 from headrace.runtime.pipeline.memory import share_in_use
+from headrace.runtime.pipeline.shared import Shared
 from headrace.runtime.settling.keeper import LeaseEvent
+from headrace.runtime.stored_consumer import LeasedMessages
 
 log = Log("headrace")
 
@@ -25,25 +23,23 @@ class Scaler:
     """Scales the actors of one consumer.
 
     Args:
-        interval: seconds between samples.
         most: another upper bound on the actors besides the governor's own limits, or None.
     """
 
     def __init__(
-        self, name: str, governor: Governor, actors: Actors, lanes: Lanes[Message], in_flight: InFlightTracker[Message],
-        clock: Clock, interval: float, most: int | None,
-    ) -> None:  # fmt: skip
+        self, shared: Shared, name: str, governor: Governor, actors: Actors, leased: LeasedMessages, most: int | None
+    ) -> None:
         self._name = name
         self._governor = governor
         self._actors = actors
-        self._lanes = lanes
-        self._in_flight = in_flight
-        self._clock = clock
-        self._interval = interval
+        self._lanes = leased.lanes
+        self._in_flight = leased.in_flight
+        self._clock = shared.time.clock
+        self._interval = shared.timings.sampling
         self._most = most
         self._finished = self._calls = self._starved = self._samples = 0
         self._memory: float | None = None
-        self._leased = LeaseEvent(in_flight)
+        self._leased = LeaseEvent(leased.in_flight)
 
     async def run(self) -> None:
         """Scale until cancelled."""
@@ -78,9 +74,7 @@ class Scaler:
         self._samples += 1
         finished, starved = self._in_flight.acked + self._in_flight.failed, self._actors.starved
         calls = self._actors.batches
-        sample = Sample(
-            finished - self._finished, self._actors.busy, self._lanes.ready, self._lanes.waiting,
-            starved - self._starved, self._memory, None if calls is None else calls - self._calls,
-        )  # fmt: skip
+        called = None if calls is None else calls - self._calls
+        done, missed = finished - self._finished, starved - self._starved
         self._finished, self._calls, self._starved = finished, calls or 0, starved
-        return sample
+        return Sample(done, self._actors.busy, self._lanes.ready, self._lanes.waiting, missed, self._memory, called)

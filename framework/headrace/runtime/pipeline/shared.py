@@ -13,8 +13,8 @@ from headrace.runtime.calls import Witness
 from headrace.runtime.handlers.dependencies import Dependencies
 from headrace.runtime.handlers.middleware import Middleware
 from headrace.runtime.instruments import Instruments
-from headrace.runtime.leasing.idle import IdleConsumers
-from headrace.runtime.leasing.shared_reading import SharedReading
+from headrace.runtime.leasing.shared_reads import SharedReads
+from headrace.runtime.leasing.subscriptions import Subscriptions
 from headrace.runtime.loop_watch import LoopWatch
 from headrace.runtime.messages.publisher import Publisher
 from headrace.runtime.pipeline.timings import Timings
@@ -28,8 +28,8 @@ class Shared(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         database: an open database.
         publisher: publishes for handlers.
-        idle: the idle consumers of this process.
-        reading: what consumers of one stream read together.
+        subscriptions: the subscriptions of this process's idle consumers.
+        reads: the reads that consumers of one stream share.
         shutdown_timeout: seconds that handlers have to finish when a pipeline stops.
         dependencies: what handlers take besides their messages.
         middleware: what runs around handlers, the outermost first.
@@ -45,14 +45,14 @@ class Shared(msgspec.Struct, frozen=True, kw_only=True):
 
     database: store.Database
     publisher: Publisher
-    idle: IdleConsumers
+    subscriptions: Subscriptions
     shutdown_timeout: float
     dependencies: Dependencies
     middleware: Sequence[Middleware] = ()
     dead_letter_hooks: Sequence[DeadLetterHook] = ()
     instruments: Instruments | None = None
     priorities: Priorities = msgspec.field(default_factory=Priorities)
-    reading: SharedReading = msgspec.field(default_factory=SharedReading)
+    reads: SharedReads = msgspec.field(default_factory=SharedReads)
     time: Time = SYSTEM_TIME
     witness: Witness | None = None
     loop_watch: LoopWatch | None = None

@@ -11,9 +11,6 @@ from typing import Any
 
 import msgspec
 
-from headrace.flow.in_flight import InFlightTracker
-from headrace.flow.lanes import Lanes
-from headrace.model.clock import Clock
 from headrace.model.errors import LeaseLost
 from headrace.model.outcomes import RELEASE, Failure
 from headrace.model.specs import Backoff
@@ -21,10 +18,10 @@ from headrace.runtime.messages.message import Message
 from headrace.runtime.messages.publisher import Publisher
 from headrace.runtime.settling.breaker import PipelineBreaker
 from headrace.runtime.settling.keeper import Keeper
-from headrace.runtime.settling.settings import Settings
 from headrace.runtime.settling.settler import Settler
 from headrace.runtime.settling.transaction_acks import TransactionAcks
 from headrace.runtime.slot import NEVER
+from headrace.runtime.stored_consumer import LeasedMessages, StoredConsumer
 
 
 class Acknowledger:
@@ -39,26 +36,29 @@ class Acknowledger:
     Args:
         settler: writes the outcomes to the store.
         keeper: extends leases.
-        transaction_acks: acks messages in transactions of handlers.
         publisher: publishes for handlers.
         breaker: the consumer's circuit breaker, if it has one.
     """
 
     def __init__(
-        self, lanes: Lanes[Message], in_flight: InFlightTracker[Message], settings: Settings, settler: Settler,
-        keeper: Keeper, transaction_acks: TransactionAcks, publisher: Publisher, clock: Clock,
+        self,
+        consumer: StoredConsumer,
+        leased: LeasedMessages,
+        settler: Settler,
+        keeper: Keeper,
+        publisher: Publisher,
         breaker: PipelineBreaker | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.publisher = publisher
         self.flush = settler.flush
-        self.ack = in_flight.ack
-        self._settings = settings
-        self._lanes = lanes
-        self._in_flight = in_flight
+        self.ack = leased.in_flight.ack
+        self._settings = consumer.settings
+        self._lanes = leased.lanes
+        self._in_flight = leased.in_flight
         self._settler = settler
         self._keeper = keeper
-        self._transaction_acks = transaction_acks
-        self.clock = clock
+        self._transaction_acks = TransactionAcks(consumer)
+        self.clock = consumer.time.clock
         self._breaker = breaker
 
     @property

@@ -81,10 +81,10 @@ class PipelineBreaker:
 
     def _failed(self, failure: Failure) -> None:
         if self._circuit.failed(self._clock(), failure.error or "no reason given"):
+            pause, failures = self._circuit.pause, self._circuit.failures
             log.warning(
-                "circuit breaker opened",
-                consumer=self._name, pause=self._circuit.pause, failures=self._circuit.failures, error=failure.error,
-            )  # fmt: skip
+                "circuit breaker opened", consumer=self._name, pause=pause, failures=failures, error=failure.error
+            )
 
     def begin_probe(self) -> None:
         """Become half-open, because the pause is over. The next message is tried."""

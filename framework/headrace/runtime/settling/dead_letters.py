@@ -13,15 +13,15 @@ from typing import Any
 
 import anyio
 
-from headrace.model.clock import Clock
 from headrace.model.log import Log
 from headrace.model.outcomes import Failure, Reject, Retry, Unfit
 from headrace.model.specs import ConsumerSpec
 from headrace.runtime.instruments import Instruments
 from headrace.runtime.isolation import failed_inside, in_own_task
 from headrace.runtime.log_burst import Burst
+from headrace.runtime.log_context import identity
 from headrace.runtime.messages.message import Message
-from headrace.runtime.settling.settings import Settings
+from headrace.runtime.stored_consumer import StoredConsumer
 
 log = Log("headrace")
 
@@ -47,14 +47,14 @@ class DeadLetters:
     """
 
     def __init__(
-        self, settings: Settings, clock: Clock, hooks: Sequence[DeadLetterHook] = (), instruments: Instruments | None = None
-    ) -> None:  # fmt: skip
+        self, consumer: StoredConsumer, hooks: Sequence[DeadLetterHook] = (), instruments: Instruments | None = None
+    ) -> None:
         self.count = 0
-        self._settings = settings
+        self._settings = consumer.settings
         self._hooks = hooks
         self._instruments = instruments
-        self._burst = Burst(clock)
-        self._overflow = Burst(clock)
+        self._burst = Burst(consumer.time.clock)
+        self._overflow = Burst(consumer.time.clock)
         self._waiting: deque[tuple[Message, BaseException]] = deque()
         self._news = anyio.Event()
         self._done: anyio.Event | None = None  # set when no dead letter waits for hooks any more
@@ -83,20 +83,22 @@ class DeadLetters:
             )
         if self._burst.admits():
             log.error(
-                event, stream=message.stream, consumer=message.consumer, key=message.key, seq=message.seq,
-                attempt=message.attempt, reason=reason, error_type=failure.error_type, error=failure.error,
+                event,
+                **identity(message),
+                attempt=message.attempt,
+                reason=reason,
+                error_type=failure.error_type,
+                error=failure.error,
                 exc_info=failure.exception,
-            )  # fmt: skip
+            )
 
     # --- hooks
 
     def _enqueue(self, message: Message, error: BaseException) -> None:
         if len(self._waiting) >= MAX_WAITING:
             if self._overflow.admits():
-                log.error(
-                    "dead letter without its hooks", stream=message.stream, consumer=message.consumer, key=message.key,
-                    seq=message.seq, hint=f"{MAX_WAITING} wait for them already",
-                )  # fmt: skip
+                hint = f"{MAX_WAITING} wait for them already"
+                log.error("dead letter without its hooks", **identity(message), hint=hint)
             return
         self._waiting.append((message, error))
         if self._done is None:
@@ -149,10 +151,8 @@ async def _call(hook: DeadLetterHook, message: Message, error: BaseException) ->
     if scope.cancelled_caught:
         problem = TimeoutError(f"took longer than {HOOK_TIMEOUT:g} s")
     if problem is not None:
-        log.error(
-            "dead letter hook failed", stream=message.stream, consumer=message.consumer, key=message.key, seq=message.seq,
-            hook=getattr(hook, "__qualname__", repr(hook)), error=problem, exc_info=problem,
-        )  # fmt: skip
+        name = getattr(hook, "__qualname__", repr(hook))
+        log.error("dead letter hook failed", **identity(message), hook=name, error=problem, exc_info=problem)
 
 
 def _exception(failure: Failure) -> BaseException:

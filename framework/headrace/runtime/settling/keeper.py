@@ -12,10 +12,9 @@ import anyio
 
 from headrace import store
 from headrace.flow.in_flight import InFlightTracker
-from headrace.model.clock import Time
 from headrace.runtime.messages.message import Message
-from headrace.runtime.settling.settings import Settings
 from headrace.runtime.settling.verifier import Verifier
+from headrace.runtime.stored_consumer import StoredConsumer
 from headrace.store.database.retry import DatabaseRetry
 
 
@@ -46,17 +45,13 @@ class LeaseEvent:
 class Keeper:
     """Extends the leases of one consumer."""
 
-    def __init__(
-        self, database: store.Database, consumer: int, settings: Settings, in_flight: InFlightTracker[Message],
-        verifier: Verifier, time: Time,
-    ) -> None:  # fmt: skip
-        self._database = database
+    def __init__(self, consumer: StoredConsumer, in_flight: InFlightTracker[Message], verifier: Verifier) -> None:
         self._consumer = consumer
-        self._settings = settings
+        self._settings = consumer.settings
         self._in_flight = in_flight
         self._verifier = verifier
-        self._clock = time.clock
-        self._now = time.now
+        self._clock = consumer.time.clock
+        self._now = consumer.time.now
         self._leased = LeaseEvent(in_flight)
 
     @property
@@ -69,7 +64,7 @@ class Keeper:
         turn out to be lost are left to the next `extend`."""
         asked, began, ack_wait = self._in_flight.leases.copy(), self._clock(), self.ack_wait
         if asked:
-            for alive in await store.extend_leases(database, self._consumer, list(asked), now=self._now()):
+            for alive in await store.extend_leases(database, self._consumer.id, list(asked), now=self._now()):
                 asked[alive].keep_until(began + ack_wait)
 
     async def run(self, database_retry: DatabaseRetry) -> None:
@@ -86,11 +81,10 @@ class Keeper:
         asked, began, ack_wait = list(self._in_flight.leases.values()), self._clock(), self.ack_wait
         # Extend by the ids that are tracked. A lease that this process doesn't track must expire,
         # and not live as long as the process.
-        alive = await store.extend_leases(
-            self._database, self._consumer, [lease.id for lease in asked], now=self._now()
-        )
+        ids = [lease.id for lease in asked]
+        alive = await store.extend_leases(self._consumer.database, self._consumer.id, ids, now=self._now())
         missing = self._in_flight.extended(asked, alive, began + ack_wait)
-        if missing and await self._settings.still_exists(self._database, self._consumer):
+        if missing and await self._consumer.still_exists():
             await self._verifier.verify()
         elif missing:
             for lease in missing:

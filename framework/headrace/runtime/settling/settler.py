@@ -8,18 +8,15 @@ from uuid import UUID
 import anyio
 
 from headrace import store
-from headrace.flow.in_flight import InFlightTracker, Parcel
-from headrace.flow.lanes import Lanes
+from headrace.flow.in_flight import Parcel
 from headrace.flow.signal import Signal
-from headrace.model.clock import Time
 from headrace.model.errors import StoreUnavailable, TimelineChanged, UnknownConsumer
 from headrace.model.log import Log
 from headrace.model.records import Lost
 from headrace.runtime.instruments import Instruments
-from headrace.runtime.messages.message import Message
 from headrace.runtime.settling.dead_letters import DeadLetters
-from headrace.runtime.settling.settings import Settings
-from headrace.runtime.settling.verifier import Verifier
+from headrace.runtime.settling.verifier import LOST_HINT, Verifier
+from headrace.runtime.stored_consumer import LeasedMessages, StoredConsumer
 from headrace.store.database.retry import DatabaseRetry
 
 log = Log("headrace")
@@ -35,25 +32,26 @@ class Settler:
     """
 
     def __init__(
-        self, database: store.Database, consumer: int, settings: Settings,
-        lanes: Lanes[Message], in_flight: InFlightTracker[Message], verifier: Verifier, dead_letters: DeadLetters,
-        time: Time, instruments: Instruments | None = None,
-    ) -> None:  # fmt: skip
-        self._database = database
+        self,
+        consumer: StoredConsumer,
+        leased: LeasedMessages,
+        verifier: Verifier,
+        dead_letters: DeadLetters,
+        instruments: Instruments | None = None,
+    ) -> None:
         self._consumer = consumer
-        self._settings = settings
-        self._lanes = lanes
-        self._in_flight = in_flight
+        self._settings = consumer.settings
+        self._lanes = leased.lanes
+        self._in_flight = leased.in_flight
         self._verifier = verifier
         self._dead_letters = dead_letters
-        self._clock = time.clock
-        self._now = time.now
+        self._clock = consumer.time.clock
         self._instruments = instruments
         self.on_settled = Signal()
         self.on_returned = Signal()
         self._news = anyio.Event()
         self._flushed: list[anyio.Event] = []  # events of callers that wait for everything recorded so far
-        in_flight.on_outcome.connect(self.wake)
+        leased.in_flight.on_outcome.connect(self.wake)
 
     def wake(self) -> None:
         """Wake up, because there is something to settle, at once or soon."""
@@ -112,7 +110,7 @@ class Settler:
             # next extension notices a lease that is really lost.
             lost = []
         if lost:
-            await self._settings.still_exists(self._database, self._consumer)
+            await self._consumer.still_exists()
         self._in_flight.settled(parcel, lost)
         if self._verifier.count > verified and any(lease.hold for lease in parcel.ending):
             # It may have become a hold while it was settled. Then the hold is left in the store.
@@ -137,7 +135,7 @@ class Settler:
 
     async def _settle(self, parcel: Parcel) -> list[Lost]:
         """Send the outcomes that may count now, and end holds. What is lost of a hold is not returned."""
-        settlement, history = parcel.settlement, self._in_flight.history
+        consumer, settlement, history = self._consumer, parcel.settlement, self._in_flight.history
         if not settlement:
             return []
         span: AbstractContextManager[None] = nullcontext()
@@ -146,7 +144,9 @@ class Settler:
             failed = sum(failure.kind != "release" for _, failure in parcel.failures)
             span = self._instruments.settling(self._settings.spec, acked, failed, len(parcel.failures) - failed)
         with span:
-            lost = await store.settle(self._database, self._consumer, settlement, now=self._now(), history=history)
+            lost = await store.settle(
+                consumer.database, consumer.id, settlement, now=consumer.time.now(), history=history
+            )
         return [item for item in lost if not self._in_flight.is_hold(item.lease_id)] if lost else lost
 
     def _report_failures(self, parcel: Parcel, lost: list[Lost]) -> None:
@@ -158,8 +158,5 @@ class Settler:
 
     def _report(self, lost: list[Lost]) -> None:
         if lost and not self._settings.gone:
-            log.warning(
-                "outcomes lost with their leases",
-                consumer=self._settings.spec.name, messages=len(lost), ack_wait=self._settings.spec.ack_wait,
-                hint="the process paused for longer than ack_wait, or the consumer was moved; the messages are delivered again",
-            )  # fmt: skip
+            spec, event = self._settings.spec, "outcomes lost with their leases"
+            log.warning(event, consumer=spec.name, messages=len(lost), ack_wait=spec.ack_wait, hint=LOST_HINT)

@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import Any
 
 from headrace import drivers, store
-from headrace.model.clock import Time
 from headrace.model.errors import ConfigurationError, HeadraceError, LeaseLost
 from headrace.runtime.isolation import undisturbed
 from headrace.runtime.messages.message import Message
 from headrace.runtime.messages.transaction import was_committed
+from headrace.runtime.stored_consumer import StoredConsumer
 from headrace.store.database.errors import translated
 
 
@@ -24,22 +24,22 @@ class RolledBack(HeadraceError):
 class TransactionAcks:
     """Acks messages of one consumer in the transactions of its handlers."""
 
-    def __init__(self, database: store.Database, consumer: int, name: str, time: Time) -> None:
-        self._database = database
-        self._consumer = consumer
-        self._name = name
-        self._clock = time.clock
-        self._now = time.now
+    def __init__(self, consumer: StoredConsumer) -> None:
+        self._database = consumer.database
+        self._consumer = consumer.id
+        self._name = consumer.settings.spec.name
+        self._clock = consumer.time.clock
+        self._now = consumer.time.now
 
     async def ack(self, message: Message, tx: Any) -> None:
         """Ack a message in a transaction. Raises `LeaseLost`, and `ConfigurationError` if `tx` is none."""
         executor = drivers.executor(tx)
         await drivers.check_transaction(executor)
         with translated("the given connection"):
+            lease, now = message.lease, self._now()
             message.xid = await store.ack(
-                executor, self._consumer, [message.lease.id], [message.seq],
-                now=self._now(), history=message.lease.history,
-            )  # fmt: skip
+                executor, self._consumer, [lease.id], [message.seq], now=now, history=lease.history
+            )
         message.settled = True
 
     def refuse(self) -> ConfigurationError:
@@ -48,6 +48,9 @@ class TransactionAcks:
             f"The handler {self._name!r} is transactional, so its own transaction acks the message. Leave out ack(), and return."
         )
 
+    def _lost(self, message: Message) -> bool:
+        return message.lease.deadline <= self._clock()
+
     async def error(self, message: Message) -> HeadraceError | None:
         """Look up whether the transaction was committed. Returns None if it was, and otherwise the reason
         why the message failed."""
@@ -55,9 +58,8 @@ class TransactionAcks:
         xid, message.xid = message.xid, None
         acks = store.Acks(self._consumer, [message.lease.id], [message.seq])
         committed = await undisturbed(
-            was_committed, self._database, xid, acks, f"{self._name}: a commit",
-            lambda: message.lease.deadline <= self._clock(),
-        )  # fmt: skip
+            was_committed, self._database, xid, acks, f"{self._name}: a commit", lambda: self._lost(message)
+        )
         if committed:
             return None
         if committed is None:

@@ -9,36 +9,31 @@ import anyio
 from headrace import store
 from headrace.flow.in_flight import InFlightTracker
 from headrace.flow.verification import void_leases
-from headrace.model.clock import Time
 from headrace.model.log import Log
 from headrace.runtime.messages.message import Message
-from headrace.runtime.settling.settings import Settings
+from headrace.runtime.stored_consumer import StoredConsumer
 
 log = Log("headrace")
 
+LOST_HINT = "the process paused for longer than ack_wait, or the consumer was moved; the messages are delivered again"
+
 
 class Verifier:
-    """Checks in. What that means: see `check_in.sql`.
-
-    Args:
-        consumer: the consumer's id.
-        owner: the owner of the leases.
+    """Checks in, see `check_in.sql`.
 
     Attributes:
         count: how often the leases were verified. A lease call that was under way meanwhile may have brought
             messages that were released.
     """
 
-    def __init__(
-        self, database: store.Database, consumer: int, owner: UUID, settings: Settings,
-        in_flight: InFlightTracker[Message], time: Time,
-    ) -> None:  # fmt: skip
-        self._database = database
-        self._owner = store.Owner(consumer, owner, settings.spec.stream, settings.spec.name)
-        self._settings = settings
+    def __init__(self, consumer: StoredConsumer, in_flight: InFlightTracker[Message]) -> None:
+        spec = consumer.settings.spec
+        self._database = consumer.database
+        self._owner = store.Owner(consumer.id, consumer.owner, spec.stream, spec.name)
+        self._settings = consumer.settings
         self._in_flight = in_flight
-        self._clock = time.clock
-        self._now = time.now
+        self._clock = consumer.time.clock
+        self._now = consumer.time.now
         self.count = 0
         self._turn = anyio.Lock(fast_acquire=True)
 
@@ -94,17 +89,13 @@ class Verifier:
         lost = sum(lease.lost and lease.left > 0 for lease in held)
         if answer.history == before:
             if lost:
-                log.warning(
-                    "leases lost", consumer=self._owner.name, leases=lost, ack_wait=self._settings.spec.ack_wait,
-                    hint="the process paused for longer than ack_wait, or the consumer was moved; the messages are delivered again",
-                )  # fmt: skip
+                spec = self._settings.spec
+                log.warning("leases lost", consumer=spec.name, leases=lost, ack_wait=spec.ack_wait, hint=LOST_HINT)
             return
         self._settings.version = None  # settings may have been reverted
         if lost:
-            log.warning(
-                "leases void: the database crashed, failed over or was restored", consumer=self._owner.name,
-                leases=lost, hint="their messages are delivered again",
-            )  # fmt: skip
+            event = "leases void: the database crashed, failed over or was restored"
+            log.warning(event, consumer=self._owner.name, leases=lost, hint="their messages are delivered again")
 
     def _open(self) -> list[tuple[int, int, str]]:
         """The messages whose keys must stay with this process: lease, seq and key. None of a lease that may be settled."""

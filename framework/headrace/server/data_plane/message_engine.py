@@ -212,7 +212,7 @@ class MessageEngine:
             if receivers is None:
                 receivers = Receivers(
                     shared.database, consumer, ack_ids, self._tasks.start, self._count_released, self._leasing, self._caches,
-                    shared.idle, self._ack_ids_in, self._clock,
+                    shared.subscriptions, self._ack_ids_in, self._clock,
                 )  # fmt: skip
                 receivers.calls.polling = self._polling
                 if self._waits_ended:

@@ -20,8 +20,8 @@ from headrace.model.ack_ids import AckIds
 from headrace.model.errors import HeadraceError, StoreUnavailable, UnknownConsumer
 from headrace.model.outcomes import Settlement
 from headrace.model.records import Batch
-from headrace.runtime.leasing.idle import IdleConsumers
 from headrace.runtime.leasing.lease_calls import LeaseCalls
+from headrace.runtime.leasing.subscriptions import Subscriptions
 from headrace.server.data_plane.coalescing import Coalescer, fail
 from headrace.server.data_plane.gathering import Gathering
 from headrace.server.data_plane.message_cache import MessageCache, MessageCaches, complete
@@ -55,7 +55,7 @@ class Receivers:
             disconnected.
         coalescer: coalesces the lease calls of this process.
         caches: the cache of messages that other consumers may read, too.
-        idle: the idle consumers of this process.
+        subscriptions: the subscriptions of this process.
         sealing: called with the database's history of a batch. It drops what was cached from
             another history, and returns what makes the ack ids.
         clock: monotonic time in seconds.
@@ -66,7 +66,7 @@ class Receivers:
 
     def __init__(
         self, database: store.Database, consumer: CachedConsumer, ack_ids: AckIds, start: Callable[..., None],
-        given_back: Callable[[int], None], coalescer: Coalescer, caches: MessageCaches, idle: IdleConsumers,
+        given_back: Callable[[int], None], coalescer: Coalescer, caches: MessageCaches, subscriptions: Subscriptions,
         sealing: Callable[[UUID | None], Awaitable[AckIds]], clock: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
         self._database = database
@@ -76,8 +76,8 @@ class Receivers:
         self._given_back = given_back
         self._turns = coalescer.turns()
         self._caches = caches
-        self._idle = idle.consumer(consumer.number)
-        self.calls = LeaseCalls(database, consumer.number, self._idle, clock=clock)
+        self._subscription = subscriptions.subscription(consumer.number)
+        self.calls = LeaseCalls(database, consumer.number, self._subscription, clock=clock)
         self._sealing = sealing
         self._history: UUID | None = None  # in which the number is known to be this consumer's
         self._clock = clock
@@ -151,7 +151,7 @@ class Receivers:
             self._at_work = True
         elif wait <= 0:
             self.calls.hurry()  # it must be answered at once, even if there can't be anything
-        elif self.calls.polling or not self._idle.subscribed:
+        elif self.calls.polling or not self._subscription.subscribed:
             self.calls.wake()  # else the waiting requests have looked, and will be notified
         self._queue.append(receiver)
         self._gathering.joined(self._queue)
@@ -212,7 +212,7 @@ class Receivers:
         waits for its place are not in it. None if all of them have ended."""
         # Calls with a condition are few, and some are slow. The others don't wait for them.
         spec = self.consumer.spec
-        async with self._turns.turn() if spec.where is None else self.calls.place(spec):
+        async with self._turns.turn() if spec.where is None else self.calls.condition_slot(spec):
             called = self._first()
             if not called:
                 return None

@@ -13,7 +13,7 @@ from headrace.model.capture import BackfillInfo, BackfillKind, Differences
 from headrace.model.errors import InvalidInput
 from headrace.model.pages import Page
 from headrace.store.database.database import Executor
-from headrace.store.database.pages import page_of, text_size
+from headrace.store.database.pages import page_of
 
 
 class BackfillToDo(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,14 +102,13 @@ async def backfills(
     Raises:
         InvalidInput: `after` or `before` is not a place.
     """
+    arguments = (source, limit, *_place("after", after), *_place("before", before), max_bytes)
     rows = await executor.fetch(
-        "select * from headrace_internal.list_backfills($1, $2, $3, $4, $5, $6, $7)",
-        source, limit, *_place("after", after), *_place("before", before), max_bytes,
-    )  # fmt: skip
+        "select * from headrace_internal.list_backfills($1, $2, $3, $4, $5, $6, $7)", *arguments
+    )
     return await page_of(
-        rows, _backfill, limit=limit, max_bytes=max_bytes,
-        size=lambda row: text_size(row["condition"]) + text_size(row["reason"]), backwards=before is not None,
-    )  # fmt: skip
+        rows, _backfill, limit=limit, max_bytes=max_bytes, sized=("condition", "reason"), backwards=before is not None
+    )
 
 
 def _place(name: str, text: str | None) -> tuple[datetime | None, UUID | None]:
@@ -141,10 +140,13 @@ async def next_backfill(executor: Executor, number: int) -> BackfillToDo | None:
     if row is None:
         return None
     return BackfillToDo(
-        number=row["id"], kind=row["kind"], table=row["relation"], where=_decoded(row["condition"]), rate=row["rate"],
-        fresh=row["state"] == "queued", place=_decoded(row["place"]), read=row["read"], total=row["total"],
-        complete=row["complete"],
-    )  # fmt: skip
+        number=row["id"],
+        table=row["relation"],
+        where=_decoded(row["condition"]),
+        fresh=row["state"] == "queued",
+        place=_decoded(row["place"]),
+        **{name: row[name] for name in ("kind", "rate", "read", "total", "complete")},
+    )
 
 
 def _decoded(text: str | None) -> Any:

@@ -18,7 +18,7 @@ from headrace.store.connections.statements import ending_when_idle
 from headrace.store.database.database import Database, Executor
 from headrace.store.database.direct_statements import SEPARATOR
 from headrace.store.database.missing_objects import with_repeat
-from headrace.store.database.pages import page_of, text_size
+from headrace.store.database.pages import page_of
 from headrace.store.messages.publish import chunks
 
 CHUNK_MESSAGES = 2_500
@@ -143,12 +143,14 @@ async def captures_to_do(executor: Executor, *, now: datetime | None = None) -> 
     )
     return [
         CaptureToDo(
-            number=row["source_id"], id=str(row["uid"]), settings=msgspec.json.decode(row["settings"]),
+            number=row["source_id"],
+            id=str(row["uid"]),
+            settings=msgspec.json.decode(row["settings"]),
             holder=None if row["holder"] is None else UUID(str(row["holder"])),
             **{name: row[name] for name in ("name", "stream", "updated_at", "paused", "free")},
         )
         for row in rows
-    ]  # fmt: skip
+    ]
 
 
 async def take_capture(
@@ -157,10 +159,10 @@ async def take_capture(
     """Take the capture lease for `seconds` seconds. Returns its epoch, or None if another process holds it, or
     the source is paused or gone.
     """
+    arguments = (number, holder, timedelta(seconds=seconds), now)
     epoch: int | None = await executor.fetchval(
-        "select headrace_internal.take_capture($1, $2, $3, coalesce($4, clock_timestamp()))",
-        number, holder, timedelta(seconds=seconds), now,
-    )  # fmt: skip
+        "select headrace_internal.take_capture($1, $2, $3, coalesce($4, clock_timestamp()))", *arguments
+    )
     return epoch
 
 
@@ -168,10 +170,10 @@ async def renew_capture(
     executor: Executor, number: int, epoch: int, seconds: float, *, now: datetime | None = None
 ) -> bool:
     """Extend the capture lease to `seconds` seconds from now. Returns whether it is still held under this epoch."""
+    arguments = (number, epoch, timedelta(seconds=seconds), now)
     held: bool = await executor.fetchval(
-        "select headrace_internal.renew_capture($1, $2, $3, coalesce($4, clock_timestamp()))",
-        number, epoch, timedelta(seconds=seconds), now,
-    )  # fmt: skip
+        "select headrace_internal.renew_capture($1, $2, $3, coalesce($4, clock_timestamp()))", *arguments
+    )
     return held
 
 
@@ -189,16 +191,24 @@ async def release_capture(executor: Executor, number: int, epoch: int) -> None:
 
 
 async def report_capture(
-    executor: Executor, number: int, epoch: int, state: str, reason: str | None = None, mend: str | None = None,
-    facts: CaptureFacts | None = None, *, now: datetime | None = None,
-) -> bool:  # fmt: skip
+    executor: Executor,
+    number: int,
+    epoch: int,
+    state: str,
+    reason: str | None = None,
+    mend: str | None = None,
+    facts: CaptureFacts | None = None,
+    *,
+    now: datetime | None = None,
+) -> bool:
     """Write the state of a capture. Without `facts`, the previous ones remain. Returns whether the lease is
     still held under this epoch.
     """
+    encoded_facts = None if facts is None else msgspec.json.encode(facts).decode()
+    arguments = (number, epoch, state, reason, mend, encoded_facts, now)
     held: bool = await executor.fetchval(
-        "select headrace_internal.report_capture($1, $2, $3, $4, $5, $6, coalesce($7, clock_timestamp()))",
-        number, epoch, state, reason, mend, None if facts is None else msgspec.json.encode(facts).decode(), now,
-    )  # fmt: skip
+        "select headrace_internal.report_capture($1, $2, $3, $4, $5, $6, coalesce($7, clock_timestamp()))", *arguments
+    )
     return held
 
 
@@ -206,10 +216,10 @@ async def stop_capture(
     executor: Executor, number: int, epoch: int, reason: str, mend: str | None = None, *, now: datetime | None = None
 ) -> bool:
     """Stop a capture until it is resumed. Returns whether the lease was still held under this epoch."""
+    arguments = (number, epoch, reason, mend, now)
     held: bool = await executor.fetchval(
-        "select headrace_internal.stop_capture($1, $2, $3, $4, coalesce($5, clock_timestamp()))",
-        number, epoch, reason, mend, now,
-    )  # fmt: skip
+        "select headrace_internal.stop_capture($1, $2, $3, $4, coalesce($5, clock_timestamp()))", *arguments
+    )
     return held
 
 
@@ -309,10 +319,9 @@ async def _append(
         await executor.fetchval(_APPEND.format(form + ")"), number, epoch, stream, keys, data)
     start, end = slices[-1]
     form, keys, data = _messages(batch.keys[start:end], batch.data[start:end])
-    await executor.fetchval(
-        _APPEND.format(form + _REST + ")"), number, epoch, stream, keys, data, batch.position, batch.captured,
-        _json(batch.chunks), _json(batch.failures), batch.retried or None, batch.after,
-    )  # fmt: skip
+    messages, progress = (number, epoch, stream, keys, data), (batch.position, batch.captured)
+    rest = (_json(batch.chunks), _json(batch.failures), batch.retried or None, batch.after)
+    await executor.fetchval(_APPEND.format(form + _REST + ")"), *messages, *progress, *rest)
 
 
 def _messages(keys: Sequence[str], data: Sequence[str]) -> tuple[str, Sequence[str], Sequence[str]]:
@@ -356,9 +365,15 @@ async def reset_capture(executor: Executor, id: str, *, now: datetime | None = N
 
 
 async def capture_failures(
-    executor: Executor, id: str, *, above: int = 0, below: int | None = None, limit: int = 100,  # noqa: A002
-    max_bytes: int | None = None, raw: bool = False,
-) -> Page[FailedChange]:  # fmt: skip
+    executor: Executor,
+    id: str,  # noqa: A002
+    *,
+    above: int = 0,
+    below: int | None = None,
+    limit: int = 100,
+    max_bytes: int | None = None,
+    raw: bool = False,
+) -> Page[FailedChange]:
     """Changes that could not be made into messages, the oldest first, by the source's id: the first ones, or the last
     ones if `below` is given.
 
@@ -371,10 +386,13 @@ async def capture_failures(
         "select * from headrace_internal.capture_failure_page($1, $2, $3, $4, $5)", id, above, limit, below, max_bytes
     )
     return await page_of(
-        rows, lambda row: _failure(row, raw), limit=limit, max_bytes=max_bytes,
-        size=lambda row: text_size(row["data"]) + text_size(row["error"]) + text_size(row["key"]),
+        rows,
+        lambda row: _failure(row, raw),
+        limit=limit,
+        max_bytes=max_bytes,
+        sized=("data", "error", "key"),
         backwards=below is not None,
-    )  # fmt: skip
+    )
 
 
 def _failure(row: Any, raw: bool) -> FailedChange:
@@ -404,10 +422,8 @@ async def keys_captured_since(executor: Executor, stream: str, keys: Sequence[tu
     """Return the keys for which a stream with `one_message_per_key` has a message that was published after the
     given time.
     """
-    rows = await executor.fetch(
-        "select key from headrace_internal.keys_published_since($1, $2, $3) as key",
-        stream, [key for key, _ in keys], [at for _, at in keys],
-    )  # fmt: skip
+    arguments = (stream, [key for key, _ in keys], [at for _, at in keys])
+    rows = await executor.fetch("select key from headrace_internal.keys_published_since($1, $2, $3) as key", *arguments)
     return {row["key"] for row in rows}
 
 

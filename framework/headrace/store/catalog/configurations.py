@@ -55,27 +55,29 @@ async def managed(executor: Executor, configuration: str) -> list[Managed]:
 async def manage(executor: Executor, configuration: str, objects: Sequence[Managed]) -> None:
     """Record that a configuration manages these objects."""
     for one in objects:
+        arguments = (configuration, one.kind, list(one.object), one.identity)
         await executor.fetchval(
             """insert into headrace_internal.managed (configuration, kind, object, identity) values ($1, $2, $3, $4)
                on conflict (configuration, kind, object) do update
                set identity = excluded.identity, applied_at = excluded.applied_at""",
-            configuration, one.kind, list(one.object), one.identity,
-        )  # fmt: skip
+            *arguments,
+        )
 
 
 async def unmanage(executor: Executor, configuration: str, one: Managed) -> None:
     """Record that a configuration no longer manages an object."""
+    arguments = (configuration, one.kind, list(one.object))
     await executor.fetchval(
-        "delete from headrace_internal.managed where configuration = $1 and kind = $2 and object = $3",
-        configuration, one.kind, list(one.object),
-    )  # fmt: skip
+        "delete from headrace_internal.managed where configuration = $1 and kind = $2 and object = $3", *arguments
+    )
 
 
 async def managed_elsewhere(executor: Executor, configuration: str, one: Managed) -> list[str]:
     """The other configurations that manage the same object, by name."""
+    arguments = (configuration, one.kind, list(one.object), one.identity)
     rows = await executor.fetch(
         """select configuration from headrace_internal.managed
            where configuration <> $1 and kind = $2 and object = $3 and identity = $4 order by configuration""",
-        configuration, one.kind, list(one.object), one.identity,
-    )  # fmt: skip
+        *arguments,
+    )
     return [row["configuration"] for row in rows]

@@ -147,20 +147,26 @@ async def names_elsewhere(
 ) -> list[str]:
     """Those of these names that lead to another database than this one: to the configuration database, or a further one."""
     table = {"stream": "streams", "source": "sources"}[kind]
+    arguments = (kind, database, list(names), limit)
     rows = await executor.fetch(
         f"""select name from unnest($3::text[]) as n (name)
             where exists (select from headrace_internal.{table} as t where t.name = n.name)
                 or exists (select from headrace_internal.places as p where p.kind = $1 and p.name = n.name and p.database <> $2)
             order by name limit $4""",
-        kind, database, list(names), limit,
-    )  # fmt: skip
+        *arguments,
+    )
     return [row["name"] for row in rows]
 
 
 async def reconcile_places(
-    executor: Executor, kind: PlaceKind, database: str, found: Sequence[tuple[str, UUID]], after: str | None, *,
+    executor: Executor,
+    kind: PlaceKind,
+    database: str,
+    found: Sequence[tuple[str, UUID]],
+    after: str | None,
+    *,
     grace: float = GRACE,
-) -> tuple[list[str], bool]:  # fmt: skip
+) -> tuple[list[str], bool]:
     """Make the places of a database those that a page of its names has.
 
     Args:
@@ -172,11 +178,11 @@ async def reconcile_places(
         The names that another database has, so that servers can't reach these streams. And whether anything changed.
     """
     names = [name for name, _ in found]
+    page, last = [uid for _, uid in found], names[-1] if len(found) >= PLACES_PAGE else None
+    arguments = (kind, database, names, page, after, last, timedelta(seconds=grace))
     row = await executor.fetchrow(
-        "select * from headrace_internal.reconcile_places($1, $2, $3, $4, $5, $6, $7)",
-        kind, database, names, [uid for _, uid in found], after, names[-1] if len(found) >= PLACES_PAGE else None,
-        timedelta(seconds=grace),
-    )  # fmt: skip
+        "select * from headrace_internal.reconcile_places($1, $2, $3, $4, $5, $6, $7)", *arguments
+    )
     return list(row["conflicts"]), row["changed"]
 
 

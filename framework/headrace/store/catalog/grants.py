@@ -183,8 +183,9 @@ async def revoke(
         await _require_streams(connection, streams)
         if streams and await connection.fetchval(
             """select exists (select from headrace_internal.grants where role = $1 and privilege = $2 and stream_id = 0)""",
-            role, privilege,
-        ):  # fmt: skip
+            role,
+            privilege,
+        ):
             raise InvalidInput(
                 f"The role {role!r} has {privilege!r} for all streams. Revoke that without --stream, and grant the streams"
                 " that it is to keep.",

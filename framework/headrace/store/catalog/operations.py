@@ -7,7 +7,7 @@ from datetime import datetime
 from headrace.model.pages import Page
 from headrace.model.records import BlockedKey
 from headrace.store.database.database import Executor
-from headrace.store.database.pages import page_of, text_size
+from headrace.store.database.pages import page_of
 
 
 async def pause(executor: Executor, consumer: int, until: datetime | None = None) -> None:
@@ -39,14 +39,11 @@ async def blocked_keys(
         newest: the last `limit` of them instead of the first.
         max_bytes: return no more keys once those found and their errors have this size.
     """
-    rows = await executor.fetch(
-        "select * from headrace_internal.blocked_key_page($1, $2, $3, $4, $5, $6)",
-        consumer, limit, above, below, newest, max_bytes,
-    )  # fmt: skip
+    arguments = (consumer, limit, above, below, newest, max_bytes)
+    rows = await executor.fetch("select * from headrace_internal.blocked_key_page($1, $2, $3, $4, $5, $6)", *arguments)
     return await page_of(
-        rows, lambda row: BlockedKey(**row), limit=limit, max_bytes=max_bytes,
-        size=lambda row: text_size(row["key"]) + text_size(row["error"]), backwards=newest,
-    )  # fmt: skip
+        rows, lambda row: BlockedKey(**row), limit=limit, max_bytes=max_bytes, sized=("key", "error"), backwards=newest
+    )
 
 
 async def delete_consumer(

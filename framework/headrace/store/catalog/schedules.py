@@ -13,7 +13,7 @@ from headrace.model.pages import Page
 from headrace.model.schedules import ScheduleInfo, ScheduleSpec
 from headrace.model.schedules.spec import RESTARTING
 from headrace.store.database.database import Executor
-from headrace.store.database.pages import page_of, text_size
+from headrace.store.database.pages import page_of
 
 
 class PolledSchedule(NamedTuple):
@@ -45,10 +45,11 @@ async def declare_schedule(
         UnknownStream.
         InvalidInput: it exists with another stream.
     """
+    arguments = (spec.name, spec.stream, spec.settings(), spec.digest(), list(RESTARTING), now)
     before = await executor.fetchval(
         "select before from headrace_internal.declare_schedule($1, $2, $3, $4, $5, coalesce($6, clock_timestamp()))",
-        spec.name, spec.stream, spec.settings(), spec.digest(), list(RESTARTING), now,
-    )  # fmt: skip
+        *arguments,
+    )
     return None if before is None else msgspec.json.decode(before)
 
 
@@ -56,10 +57,10 @@ async def poll_schedules(
     executor: Executor, names: Sequence[str], digests: Sequence[str], now: datetime | None = None
 ) -> list[PolledSchedule]:
     """Return the state of those of these schedules that exist. Records that a process runs them."""
+    arguments = (list(names), list(digests), now)
     rows = await executor.fetch(
-        "select * from headrace_internal.poll_schedules($1, $2, coalesce($3, clock_timestamp()))",
-        list(names), list(digests), now,
-    )  # fmt: skip
+        "select * from headrace_internal.poll_schedules($1, $2, coalesce($3, clock_timestamp()))", *arguments
+    )
     return [PolledSchedule(*row) for row in rows]
 
 
@@ -89,11 +90,12 @@ async def run_schedule(
     Raises:
         StreamFull, InvalidInput: nothing was published, and the schedule stays where it is.
     """
+    schedule, messages = (spec.name, spec.stream, digest), (run.keys, run.data, run.headers, run.due_at)
+    arguments = (*schedule, seen.next_at, seen.requested_at, *messages, run.then, now)
     count: int | None = await executor.fetchval(
         "select headrace_internal.run_schedule($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, coalesce($11, clock_timestamp()))",
-        spec.name, spec.stream, digest, seen.next_at, seen.requested_at, run.keys, run.data, run.headers,
-        run.due_at, run.then, now,
-    )  # fmt: skip
+        *arguments,
+    )
     return count
 
 
@@ -116,9 +118,8 @@ async def schedules(
         "select * from headrace_internal.schedule_page(null, $1, $2, $3, $4)", after, before, limit, max_bytes
     )
     return await page_of(
-        rows, _info, limit=limit, max_bytes=max_bytes, size=lambda row: text_size(row["settings"]),
-        backwards=before is not None,
-    )  # fmt: skip
+        rows, _info, limit=limit, max_bytes=max_bytes, sized=("settings",), backwards=before is not None
+    )
 
 
 async def schedule(executor: Executor, name: str) -> ScheduleInfo:

@@ -33,6 +33,7 @@ async def begin_session(
     Returns:
         The seconds until it expires. None if the token doesn't exist, is revoked or has expired.
     """
+    arguments = (digest, token_id, mount, timedelta(seconds=lifetime), most - 1)
     seconds = await executor.fetchval(
         """with expired as (
                delete from headrace_internal.sessions where expires_at <= clock_timestamp()
@@ -44,8 +45,8 @@ async def begin_session(
            from headrace_internal.tokens
            where id = $2 and revoked_at is null and (expires_at is null or expires_at > clock_timestamp())
            returning extract(epoch from expires_at - created_at)::float8""",
-        digest, token_id, mount, timedelta(seconds=lifetime), most - 1,
-    )  # fmt: skip
+        *arguments,
+    )
     return None if seconds is None else float(seconds)
 
 

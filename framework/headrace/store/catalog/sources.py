@@ -13,7 +13,7 @@ from headrace.model.pages import Page
 from headrace.model.sources import SourceInfo
 from headrace.model.text.masking import HIDDEN, masked
 from headrace.store.database.database import Executor
-from headrace.store.database.pages import page_of, text_size
+from headrace.store.database.pages import page_of
 
 
 async def create_source(executor: Executor, name: str, kind: str, stream: str, settings: Mapping[str, Any]) -> bool:
@@ -45,9 +45,13 @@ async def sources(
         "select * from headrace_internal.source_page($1, $2, $3, $4)", after, before, limit, max_bytes
     )
     return await page_of(
-        rows, lambda row: without_secrets(_source(row)), limit=limit, max_bytes=max_bytes,
-        size=lambda row: text_size(row["settings"]) + text_size(row["capture"]), backwards=before is not None,
-    )  # fmt: skip
+        rows,
+        lambda row: without_secrets(_source(row)),
+        limit=limit,
+        max_bytes=max_bytes,
+        sized=("settings", "capture"),
+        backwards=before is not None,
+    )
 
 
 async def source(executor: Executor, ref: str) -> SourceInfo:

@@ -13,7 +13,7 @@ from headrace.model.pages import Page
 from headrace.model.records import ConsumerInfo, StreamInfo
 from headrace.model.text.masking import HIDDEN
 from headrace.store.database.database import Executor
-from headrace.store.database.pages import page_of, text_size
+from headrace.store.database.pages import page_of
 
 # How many messages above a consumer's position are examined at most, to count its pending messages.
 MAX_LOOK = 10_000
@@ -28,11 +28,12 @@ async def streams(
         after, before: only those whose name comes after or before this one.
         limit: the maximum number. None for all.
     """
+    arguments = (after, before, limit)
     rows = await executor.fetch(
         """select info.* from headrace_internal.stream_names($1, $2, $3) with ordinality as listed (name, place)
            cross join lateral headrace_internal.stream_info(listed.name) as info order by listed.place""",
-        after, before, limit,
-    )  # fmt: skip
+        *arguments,
+    )
     return await page_of(rows, _stream, limit=limit, backwards=before is not None)
 
 
@@ -78,15 +79,15 @@ async def consumers(
         limit: the maximum number. None for all.
         max_bytes: return no more consumers once the settings of those found have this size, as text.
     """
+    arguments = (stream, look, after, before, limit, max_bytes)
     rows = await executor.fetch(
         """select info.* from headrace_internal.consumer_names($1, $3, $4, $5, $6) with ordinality as listed (stream, name, place)
            cross join lateral headrace_internal.consumer_info(listed.stream, listed.name, $2) as info order by listed.place""",
-        stream, look, after, before, limit, max_bytes,
-    )  # fmt: skip
+        *arguments,
+    )
     return await page_of(
-        rows, _consumer, limit=limit, max_bytes=max_bytes, size=lambda row: text_size(row["settings"]),
-        backwards=before is not None,
-    )  # fmt: skip
+        rows, _consumer, limit=limit, max_bytes=max_bytes, sized=("settings",), backwards=before is not None
+    )
 
 
 async def consumer(executor: Executor, stream: str, name: str, *, look: int = MAX_LOOK) -> ConsumerInfo:

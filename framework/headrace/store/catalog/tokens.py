@@ -11,7 +11,7 @@ from headrace.model.errors import InvalidInput
 from headrace.model.pages import MAX_LIMIT, Page
 from headrace.model.tokens import Minted, StoredToken, TokenExists, TokenInfo, UnknownToken
 from headrace.store.database.database import Executor
-from headrace.store.database.pages import page_of, text_size
+from headrace.store.database.pages import page_of
 
 _FIELDS = ("id", "name", "scopes", "created_at", "expires_at", "revoked_at")
 _INFO = ", ".join(_FIELDS)
@@ -62,6 +62,7 @@ async def tokens(
         max_bytes: return no more tokens once the scopes of those found have this size, as text.
     """
     order = 'name collate "C"' + (" desc" if before is not None else "")
+    arguments = (limit, after, before, max_bytes)
     rows = await executor.fetch(
         f"""select {_INFO}, scope_list from (
                 select {_INFO}, scope_list,
@@ -70,12 +71,16 @@ async def tokens(
                       where ($2::text is null or name collate "C" > $2) and ($3::text is null or name collate "C" < $3)
                       order by {order} limit $1) as page) as sized
             where $4::bigint is null or preceding < $4 order by {order}""",
-        limit, after, before, max_bytes,
-    )  # fmt: skip
+        *arguments,
+    )
     return await page_of(
-        rows, lambda row: _info({name: row[name] for name in _FIELDS}), limit=limit, max_bytes=max_bytes,
-        size=lambda row: text_size(row["scope_list"]), backwards=before is not None,
-    )  # fmt: skip
+        rows,
+        lambda row: _info({name: row[name] for name in _FIELDS}),
+        limit=limit,
+        max_bytes=max_bytes,
+        sized=("scope_list",),
+        backwards=before is not None,
+    )
 
 
 async def tokens_of(executor: Executor, ids: Iterable[str]) -> list[StoredToken]:

@@ -17,10 +17,10 @@ async def record_heartbeat(
     executor: Executor, worker: UUID, facts: WorkerFacts, *, now: datetime | None = None
 ) -> None:
     """Write a heartbeat of a process. It replaces the previous one."""
+    arguments = (worker, msgspec.json.encode(facts).decode(), now)
     await executor.fetchval(
-        "select headrace_internal.record_heartbeat($1, $2, coalesce($3, clock_timestamp()))",
-        worker, msgspec.json.encode(facts).decode(), now,
-    )  # fmt: skip
+        "select headrace_internal.record_heartbeat($1, $2, coalesce($3, clock_timestamp()))", *arguments
+    )
 
 
 async def delete_heartbeat(executor: Executor, worker: UUID) -> None:

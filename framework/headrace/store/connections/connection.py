@@ -4,25 +4,18 @@ BEGIN of a transaction.
 
 from __future__ import annotations
 
-import asyncio
 import re
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any, Protocol
 
 import asyncpg
 
 from headrace.model.clock import suspension_clock
-from headrace.store.connections.built_in_types import Rows, described
+from headrace.store.connections.driver import DriverConnection
 from headrace.store.connections.forks import give_up_in_children
 from headrace.store.connections.keepalive import keep_alive
 from headrace.store.connections.sessions import RESTORE, changes_session, drops_statements
-from headrace.store.connections.statements import ONE_PACKET, bound, for_grants, for_session, resets
-
-CANCEL_TIMEOUT = 2.0
-"""The timeout for cancelling a statement in seconds. The request uses another connection. If that fails too,
-this connection is closed, and the server notices it.
-"""
+from headrace.store.connections.statements import ONE_PACKET, for_grants, for_session, resets
 
 MAX_QUERIES = 50_000
 """The number of statements after which the pool replaces a connection. The server's memory for it grows slowly."""
@@ -30,11 +23,6 @@ MAX_QUERIES = 50_000
 READ_ONLY_TIME = 1.0
 """Seconds after which a connection that is read-only is replaced, because its database may be writable again. A session
 keeps the mode that it began with."""
-
-if TYPE_CHECKING:
-    Plain = asyncpg.Connection[asyncpg.Record]
-else:
-    Plain = asyncpg.Connection
 
 
 class StatementObserver(Protocol):
@@ -85,7 +73,7 @@ class PoolCounters:
         self.waited = 0.0
 
 
-class Connection(Plain):
+class Connection(DriverConnection):
     """A connection of asyncpg, with the additions of this module.
 
     Attributes:
@@ -103,13 +91,6 @@ class Connection(Plain):
     _assigned: AssignedId | None = None  # until the first statement of its transaction
     _with_next = ""
     _kept: tuple[str, ...] = ()  # settings that hold in the session, see `run_commit_and_begin`
-    _loop: asyncio.AbstractEventLoop
-    _transport: asyncio.BaseTransport
-    _addr: object
-    _protocol: Any
-    _listeners: dict[str, Any]
-    _log_listeners: set[Any]
-    _top_xact: asyncpg.transaction.Transaction | None
 
     def begin(self, counters: PoolCounters, detector: StatementObserver, *, granted: bool = False) -> None:
         """Start the measurements. Called when the connection has just been opened."""
@@ -119,41 +100,25 @@ class Connection(Plain):
         give_up_in_children(self)
 
     @property
-    def socket(self) -> Any:
-        """Its socket, or None if it is closed."""
-        return self._transport.get_extra_info("socket")
-
-    @property
-    def descriptor(self) -> int | None:
-        """The number of its socket, None if that is closed."""
-        return None if self.is_closed() or self._transport.is_closing() else int(self.socket.fileno())
-
-    @property
-    def address(self) -> object:
-        """The address to which it is connected: a host as the URL names it and a port, or the path of a Unix socket."""
-        return self._addr
-
-    @property
     def reusable(self) -> bool:
         """Whether the next call may use it as it is, without the pool's checks and its clean-up."""
-        return not (self._top_xact or self._protocol.is_in_transaction() or self._kept) and self.unblemished
+        return not (self.in_any_transaction or self._kept) and self.unblemished
 
     @property
     def unblemished(self) -> bool:
         """Whether it will be `reusable` after its transaction."""
-        protocol = self._protocol
         return not (
             self.session_changed
             or self.altered
             or self.is_closed()
-            or protocol._is_cancelling()
-            or protocol.queries_count >= MAX_QUERIES
+            or self.cancelling
+            or self.queries_count >= MAX_QUERIES
         )
 
     @property
     def altered(self) -> bool:
         """Whether only its end undoes what user code did: codecs, listeners, dropped statements. Or it was read-only."""
-        return bool(self._is_altered or self._listeners or self._log_listeners)
+        return bool(self._is_altered or self.has_listeners)
 
     async def restore_session(self) -> None:
         """Undo what statements have changed in the session beyond their transactions, for its next user, or close it."""
@@ -178,7 +143,9 @@ class Connection(Plain):
         Args:
             settings: statements that follow the BEGIN. They return no rows.
         """
-        return await self._run_and_begin(_ASSIGN, [("begin", ()), *((one, ()) for one in settings)], settings, None)
+        return await self._run_and_begin(
+            _ASSIGN, [("begin", ()), *((setting, ()) for setting in settings)], settings, None
+        )
 
     async def run_commit_and_begin(
         self, query: str, arguments: Sequence[str | None], settings: tuple[str, ...], timeout: float
@@ -199,7 +166,7 @@ class Connection(Plain):
             return None
         statements: list[tuple[str, Sequence[str | None]]] = [(self._ours(query), arguments), ("commit", ())]
         if self._kept != settings:
-            statements += [(for_session(one), ()) for one in settings]
+            statements += [(for_session(setting), ()) for setting in settings]
             self._kept = settings  # from here on, because they may have been made when something fails
         return await self._run_and_begin("commit", [*statements, ("begin", ())], settings, timeout)
 
@@ -211,8 +178,8 @@ class Connection(Plain):
         timeout: float | None,
     ) -> AssignedId:
         """Run statements that return no rows, and end with the BEGIN of a transaction. Assign its id."""
-        rows = await self._watched(what, self._fetch_after(statements, _ASSIGN, timeout))
-        self._assigned = assigned = AssignedId(rows[0][0], ("begin", *settings), self._protocol.queries_count)
+        rows = await self._watched(what, self.fetch_after(statements, _ASSIGN, timeout))
+        self._assigned = assigned = AssignedId(rows[0][0], ("begin", *settings), self.queries_count)
         return assigned
 
     async def run_and_commit(self, query: str, arguments: Sequence[str | None], timeout: float) -> None:
@@ -233,8 +200,8 @@ class Connection(Plain):
             await self._watched("commit", super().execute("; ".join((query, *ends)), timeout=timeout))
         else:
             # An empty query follows, since asyncpg has to send one. It is written last, and by itself.
-            statements = [(query, arguments), *((one, ()) for one in ends)]
-            await self._watched("commit", self._fetch_after(statements, "", timeout))
+            statements = [(query, arguments), *((end, ()) for end in ends)]
+            await self._watched("commit", self.fetch_after(statements, "", timeout))
         self._kept = ()
 
     async def end(self, by: Callable[[], Awaitable[None]]) -> None:
@@ -246,37 +213,6 @@ class Connection(Plain):
     def _ours(self, query: str) -> str:
         """A query of the store as this role may send it."""
         return for_grants(query) if self.granted else query
-
-    async def _fetch_after(
-        self, before: Sequence[tuple[str, Sequence[str | None]]], query: str, timeout: float | None = None
-    ) -> Any:
-        """Run statements that return no rows, and then a query, in one round trip. Returns the rows of the query.
-
-        asyncpg has no pipeline. But it takes the answers of messages that were written before its own, up to the next
-        ReadyForQuery. So one write has the statements, without a Sync, right before the query that asyncpg sends.
-
-        Args:
-            before: each statement with its arguments, in Postgres's text format.
-        """
-        protocol = self._protocol
-
-        async def execute(prepared: Any, timeout: float | None) -> Any:
-            sent = protocol.queries_count
-            self._transport.write(messages)  # type: ignore[attr-defined]
-            try:
-                return await protocol.bind_execute(
-                    state=prepared, args=(), portal_name="", limit=0, return_extra=False, timeout=timeout
-                )
-            finally:
-                if protocol.queries_count == sent:  # asyncpg refused, and the server waits for the end of the message
-                    self.terminate()
-
-        with self._stmt_exclusive_section:  # type: ignore[attr-defined]
-            messages = b"".join(
-                [bound((await self._get_statement(text, timeout)).name, given) for text, given in before]  # type: ignore[attr-defined]
-            )
-            rows, _ = await self._do_execute(query, execute, protocol._get_timeout(timeout))  # type: ignore[attr-defined]
-        return rows
 
     def execute(self, query: str, *args: Any, timeout: float | None = None) -> Awaitable[str]:  # type: ignore[override]
         with_next, self._with_next = self._with_next, ""
@@ -316,7 +252,7 @@ class Connection(Plain):
 
     async def _begin_anew(self, assigned: AssignedId) -> None:
         """Begin the transaction without an id, if nothing was done in it yet. asyncpg doesn't count a COPY."""
-        if self._protocol.queries_count == assigned.queries:
+        if self.queries_count == assigned.queries:
             assigned.xid = None
             self.counters.round_trips += 1
             await super().execute("; ".join(("rollback", *assigned.statements)))
@@ -378,22 +314,6 @@ class Connection(Plain):
             raise asyncpg.InterfaceError("the connection was closed during a statement") from error
         finally:
             detector.answered(self, succeeded=succeeded)
-
-    async def _introspect_types(self, typeoids: Collection[int], timeout: float | None) -> tuple[Rows, Any]:
-        """Describe types that asyncpg has no codecs for, see `built_in_types`."""
-        return await described(typeoids, partial(super()._introspect_types, typeoids, timeout))  # type: ignore[misc]
-
-    async def _cancel(self, *waiters: Any) -> None:
-        """Cancel within a short timeout. asyncpg's own limit is the timeout of a statement, and until then the
-        pool lacks this connection.
-        """
-        try:
-            async with asyncio.timeout(CANCEL_TIMEOUT) as limit:
-                await super()._cancel(*waiters)  # type: ignore[misc]
-        except TimeoutError:
-            pass
-        if limit.expired() and not self.is_closed():
-            self.terminate()
 
 
 def _size(arguments: Sequence[str | None]) -> int:

@@ -10,10 +10,10 @@ from typing import Any, Protocol
 
 import anyio
 import asyncpg
-from asyncpg.pool import PoolConnectionProxy
-from asyncpg.transaction import Transaction, TransactionState
+from asyncpg.transaction import Transaction
 
 from headrace.store.connections.connection import AssignedId, Connection
+from headrace.store.connections.driver import connection_in, in_new_proxy, note_committed, started_transaction
 from headrace.store.connections.unused import Unused
 
 ROLLBACK_TIMEOUT = 10.0
@@ -73,24 +73,17 @@ class Hold:
         """
         self.settings = settings
         if assign:
-            self._open = self._started()
-            self._assigned = await self.connection._con.begin_assigned(settings)
+            self._open = started_transaction(self.connection)
+            self._assigned = await self.connection.begin_assigned(settings)
         else:
             self._open = transaction = self.connection.transaction()
             self.connection.send_with_next("; ".join(settings))
             await transaction.start()
 
-    def _started(self) -> Transaction:
-        """A transaction of asyncpg that counts as started, since this module sends the BEGIN."""
-        transaction: Transaction = self.connection.transaction()
-        self.connection._con._top_xact = transaction
-        transaction._state = TransactionState.STARTED  # type: ignore[attr-defined]
-        return transaction
-
     @property
     def connected(self) -> bool:
         """Whether the connection is open."""
-        inner = self.connection._con  # None if it was closed, and has left its pool
+        inner = connection_in(self.connection)
         return inner is not None and not inner.is_closed()
 
     @property
@@ -121,15 +114,15 @@ class Hold:
             begin_next: begin the next transaction in the same round trip, with the same settings and an id, see
                 `begun_ahead`. After any error it is unknown whether this one was committed.
         """
-        inner: Connection | None = self.connection._con
+        inner: Connection | None = connection_in(self.connection)
         assert self._open is not None
         if inner is None:  # it was closed, and has left its pool
             raise asyncpg.InterfaceError("the connection is closed")
         if inner.unblemished:
             # What user code still has of the connection is useless from here on. Between the COMMIT's answer and whoever waits
             # for it, it could write into the next transaction.
-            self.connection, self._renewed = _in_new_proxy(self.connection), True
-            self._open = self._started()
+            self.connection, self._renewed = in_new_proxy(self.connection), True
+            self._open = started_transaction(self.connection)
         if begin_next:
             assigned = await inner.run_commit_and_begin(last, arguments, self.settings, timeout)
             if assigned is not None:
@@ -137,8 +130,8 @@ class Hold:
                 return
         else:
             await inner.run_and_commit(last, arguments, timeout)
-        transaction, self._open, inner._top_xact = self._open, None, None
-        transaction._state = TransactionState.COMMITTED  # type: ignore[attr-defined]
+        transaction, self._open = self._open, None
+        note_committed(inner, transaction)
 
     def released(self) -> Any:
         """The connection for another user, when the transaction has ended. See `renewed`."""
@@ -162,7 +155,7 @@ class Hold:
             self.break_off()
 
     async def _end_by(self, end: Callable[[], Awaitable[None]]) -> None:
-        inner: Connection | None = self.connection._con  # None if it was closed, which the driver's own call says
+        inner: Connection | None = connection_in(self.connection)  # None if it was closed, and then `end` raises
         await (end() if inner is None else inner.end(end))
 
 
@@ -171,21 +164,11 @@ def renewed(connection: Any) -> Any:
     prepared statements that user code has made with it. A task that a handler has left behind could otherwise write into
     the transaction of another one.
 
-    asyncpg's pool does the same when a connection is returned and taken again, with a task and several timers each time.
-
     Args:
         connection: the connection, as the pool gave it. One that has to go through the pool is returned as it is.
     """
-    inner: Connection | None = connection._con  # None if it was closed, and has left its pool
-    return _in_new_proxy(connection) if inner is not None and inner.reusable else connection
-
-
-def _in_new_proxy(connection: Any) -> Any:
-    inner, holder = connection._con, connection._holder
-    inner._on_release()
-    connection._detach()
-    holder._proxy = fresh = PoolConnectionProxy(holder, inner)
-    return fresh
+    inner: Connection | None = connection_in(connection)
+    return in_new_proxy(connection) if inner is not None and inner.reusable else connection
 
 
 class BegunAhead:

@@ -13,6 +13,7 @@ import asyncpg
 
 from headrace.model.errors import ConfigurationError
 from headrace.store.connections.connection import Connection, PoolCounters
+from headrace.store.connections.driver import connection_in
 from headrace.store.connections.hold import BegunAhead, Hold
 from headrace.store.connections.spare import SpareConnections, release
 
@@ -34,9 +35,13 @@ class ConnectionPool:
     """
 
     def __init__(
-        self, pool: asyncpg.Pool[asyncpg.Record], max_connections: int, timeout: float, counters: PoolCounters,
+        self,
+        pool: asyncpg.Pool[asyncpg.Record],
+        max_connections: int,
+        timeout: float,
+        counters: PoolCounters,
         end: Callable[[Hold], Coroutine[Any, Any, None]],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._pool = pool
         self._max = max_connections
         self._timeout = timeout
@@ -103,7 +108,7 @@ class ConnectionPool:
     def may_begin_ahead(self, hold: Hold) -> bool:
         """Whether a transaction may be begun ahead on the connection of this one. Not if something else waits for the
         connection, or if it has to be replaced."""
-        inner: Connection | None = hold.connection._con
+        inner: Connection | None = connection_in(hold.connection)
         return (
             not self.waiting
             and not self._closed

@@ -11,7 +11,8 @@ from typing import Any
 import asyncpg
 
 from headrace.model.clock import suspension_clock
-from headrace.store.connections.connection import CANCEL_TIMEOUT, Connection
+from headrace.store.connections.connection import Connection
+from headrace.store.connections.driver import CANCEL_TIMEOUT, connection_in
 from headrace.store.connections.unused import Unused
 
 SPARE_TIME = 1.0
@@ -73,7 +74,7 @@ class SpareConnections:
 
 
 def _is_reusable(connection: Any) -> bool:
-    inner: Connection | None = connection._con  # None if it was closed, and has left its pool
+    inner: Connection | None = connection_in(connection)
     return inner is not None and inner.reusable
 
 

@@ -69,9 +69,13 @@ class Database:
     """
 
     def __init__(
-        self, dsn: str, *, max_connections: int = 10, application_name: str = "headrace",
+        self,
+        dsn: str,
+        *,
+        max_connections: int = 10,
+        application_name: str = "headrace",
         connect_timeout: float = CONNECT_TIMEOUT,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.dsn = dsn
         self.max_connections = max_connections
         self.application_name = application_name

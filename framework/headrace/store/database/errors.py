@@ -65,9 +65,7 @@ _INVALID_VALUES = {
 }
 """Sentences for callers over HTTP, by SQLSTATE."""
 
-_OF_DRIVER = (
-    asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError, TimeoutError, ValueError
-)  # fmt: skip
+_OF_DRIVER = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError, ValueError)
 """The errors that the driver raises."""
 
 _NUMBERED = frozenset(

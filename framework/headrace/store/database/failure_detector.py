@@ -268,9 +268,12 @@ class FailureDetector:
         self.ended += len(dead)
         longest = max(now - call.since for call in calls)
         log.warning(
-            "connections died silently", database=self._address, connections=len(dead), seconds=round(longest, 3),
+            "connections died silently",
+            database=self._address,
+            connections=len(dead),
+            seconds=round(longest, 3),
             hint="they are closed, since a fresh connection is answered and the server does nothing for them",
-        )  # fmt: skip
+        )
 
     # --- the log
 
@@ -279,9 +282,11 @@ class FailureDetector:
             return
         self._silent_since = now
         log.warning(
-            "database does not answer", database=self._address, calls=len(self._waiting) + len(self._connecting),
+            "database does not answer",
+            database=self._address,
+            calls=len(self._waiting) + len(self._connecting),
             error=first_line(error) or f"no answer within {PROBE_TIMEOUT:g} s",
-        )  # fmt: skip
+        )
 
     def _answers(self, now: float) -> None:
         if self._silent_since is not None:

@@ -158,9 +158,7 @@ async def plan_migration(database: Database) -> Plan:
         older = []
         if state.revision and missing and await may_migrate(connection):
             older = await _older_processes(connection, _serves_from(state, missing))
-    return Plan(
-        state=state, migrations=missing, functions=bool(missing), in_the_way=tuple(older), refusal=refusal,
-    )  # fmt: skip
+    return Plan(state=state, migrations=missing, functions=bool(missing), in_the_way=tuple(older), refusal=refusal)
 
 
 async def schema_state(database: Database) -> SchemaState:

@@ -31,17 +31,13 @@ class Turns:
             await asyncio.sleep(0)
 
 
-def _unsized(_: Any) -> int:
-    return 0
-
-
 async def page_of(
     rows: Sequence[Any],
     convert: Callable[[Any], T],
     *,
     limit: int | None = None,
     max_bytes: int | None = None,
-    size: Callable[[Any], int] = _unsized,
+    sized: Sequence[str] = (),
     backwards: bool = False,
 ) -> Page[T]:
     """Convert rows to a page.
@@ -49,14 +45,14 @@ async def page_of(
     Args:
         convert: converts a row.
         limit, max_bytes: the limits of the query. If the rows reach one of them, there may be more.
-        size: returns the size of a row in bytes, as the query measures it.
+        sized: the text columns that the query counts for `max_bytes`.
         backwards: whether the rows were read backwards, and are to be reversed.
     """
     page: Page[T] = Page()
     turns, total = Turns(), 0
     for row in rows:
         page.append(convert(row))
-        entry = size(row)
+        entry = sum(text_size(row[column]) for column in sized)
         total += entry
         await turns.done(entry)
     if backwards:

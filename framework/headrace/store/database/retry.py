@@ -111,6 +111,9 @@ def report_failure(task: str, failure: Exception) -> None:
     traceback."""
     known = isinstance(failure, HeadraceError)
     log.error(
-        "maintenance failed", task=task, error=" ".join([str(failure), *getattr(failure, "__notes__", ())]),
-        hint="it is tried again", exc_info=None if known else failure,
-    )  # fmt: skip
+        "maintenance failed",
+        task=task,
+        error=" ".join([str(failure), *getattr(failure, "__notes__", ())]),
+        hint="it is tried again",
+        exc_info=None if known else failure,
+    )

@@ -25,10 +25,11 @@ async def lead(executor: Executor, candidate: UUID, term: float, *, now: datetim
     Raises:
         StoreUnavailable: the database can't be reached.
     """
+    arguments = (candidate, term, now)
     leads, again_in = await executor.fetchrow(
         "select * from headrace_internal.lead($1, make_interval(secs => $2), coalesce($3, clock_timestamp()))",
-        candidate, term, now,
-    )  # fmt: skip
+        *arguments,
+    )
     return leads, again_in
 
 

@@ -119,10 +119,11 @@ async def streams_to_sweep(
         id_floors: by stream id, the time from which message ids have to be read.
         now: the time, for tests.
     """
+    arguments = (now, list(id_floors), list(id_floors.values()))
     rows = await executor.fetch(
         "select * from headrace_internal.streams_to_sweep(coalesce($1, clock_timestamp()), $2::int[], $3::timestamptz[])",
-        now, list(id_floors), list(id_floors.values()),
-    )  # fmt: skip
+        *arguments,
+    )
     return [StreamToSweep(**row) for row in rows]
 
 
@@ -177,10 +178,11 @@ async def delete_old_message_ids(
     executor: Executor, stream: int, floor: datetime | None, *, now: datetime | None = None
 ) -> IdsDeleted:
     """Delete message ids past the stream's `dedupe_window`, reading from the time `floor`."""
+    arguments = (stream, floor, now)
     row = await executor.fetchrow(
         "select * from headrace_internal.delete_old_message_ids($1, coalesce($2::timestamptz, '-infinity'), coalesce($3, clock_timestamp()))",
-        stream, floor, now,
-    )  # fmt: skip
+        *arguments,
+    )
     return IdsDeleted(*row)
 
 

@@ -40,10 +40,11 @@ async def next_scheduled(
         unfinished: streams that are read from the beginning.
         now: the time, for tests.
     """
+    arguments = (now, floor, list(unfinished))
     rows = await executor.fetch(
         "select * from headrace_internal.next_scheduled(coalesce($1, clock_timestamp()), coalesce($2::timestamptz, '-infinity'), $3::int[])",
-        now, floor, list(unfinished),
-    )  # fmt: skip
+        *arguments,
+    )
     return [NextScheduled(*row) for row in rows]
 
 
@@ -51,8 +52,9 @@ async def publish_scheduled(
     executor: Executor, stream: int, floor: datetime | None, *, now: datetime | None = None
 ) -> Published:
     """Publish up to a thousand of a stream's due messages, reading the schedule from the time `floor`."""
+    arguments = (stream, now, floor)
     row = await executor.fetchrow(
         "select * from headrace_internal.publish_scheduled($1, coalesce($2, clock_timestamp()), coalesce($3::timestamptz, '-infinity'))",
-        stream, now, floor,
-    )  # fmt: skip
+        *arguments,
+    )
     return Published(*row)

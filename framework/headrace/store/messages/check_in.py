@@ -38,9 +38,14 @@ class CheckIn(NamedTuple):
 
 
 async def check_in(
-    executor: Executor, owner: Owner, messages: Sequence[tuple[int, int, str]], known: list[int] | None = None, *,
-    before: UUID | None = None, now: datetime | None = None,
-) -> CheckIn:  # fmt: skip
+    executor: Executor,
+    owner: Owner,
+    messages: Sequence[tuple[int, int, str]],
+    known: list[int] | None = None,
+    *,
+    before: UUID | None = None,
+    now: datetime | None = None,
+) -> CheckIn:
     """Check in as an owner of leases. All of its leases are extended.
 
     Args:
@@ -54,18 +59,17 @@ async def check_in(
         UnknownConsumer: the consumer was deleted, or its id is that of another one.
         StoreUnavailable: check in again. Holds that were made are leases that are not known then.
     """
-    arguments = (
-        *owner, before, known, [lease for lease, _, _ in messages], [seq for _, seq, _ in messages],
-        [key for _, _, key in messages], now,
-    )  # fmt: skip
+    leases_seqs_keys = ([message[column] for message in messages] for column in range(3))
+    arguments = (*owner, before, known, *leases_seqs_keys, now)
     rows = await executor.fetch(_CHECK_IN, *arguments)
     if not rows:
         await executor.fetchval("select headrace_internal.begin_timeline()")
         rows = await executor.fetch(_CHECK_IN, *arguments)
     leases = {
         row["held_lease"]: dict(zip(row["held_seqs"] or (), row["held_hashes"] or (), strict=True))
-        for row in rows if row["held_lease"] is not None
-    }  # fmt: skip
+        for row in rows
+        if row["held_lease"] is not None
+    }
     holds = {row["replaced"]: row["held_lease"] for row in rows if row["replaced"] is not None}
     return CheckIn(rows[0]["in_history"], leases, holds)
 

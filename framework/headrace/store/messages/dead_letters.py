@@ -12,8 +12,8 @@ from headrace.model.pages import Page
 from headrace.model.records import DeadLetter, DeadLetterGroup, GroupedBy
 from headrace.model.selections import DeadLetterCriteria, Filter, described
 from headrace.store.database.database import Executor
-from headrace.store.database.pages import page_of, text_size
-from headrace.store.messages.peek import content_size, encoded, read
+from headrace.store.database.pages import page_of
+from headrace.store.messages.peek import CONTENT, encoded, read
 
 ALL: DeadLetterCriteria = {}
 """All dead letters of a consumer."""
@@ -55,26 +55,32 @@ async def dead_letters(
         newest: the last `limit` of them instead of the first.
         max_bytes: as for `messages`. Errors and tracebacks count, too.
     """
+    arguments = (consumer, *chosen(selection), above, limit, below, newest, max_bytes)
     rows = await executor.fetch(
         """select seq, key, data, headers, created_at, attempts, reason, error, error_type, traceback, blocks, died_at
            from headrace_internal.dead_letter_page($1, $2, $3, $4, $5, $6, $7, $8, $9)""",
-        consumer, *chosen(selection), above, limit, below, newest, max_bytes,
-    )  # fmt: skip
+        *arguments,
+    )
     return await page_of(
-        rows, lambda row: DeadLetter(**read(row, raw)), limit=limit, max_bytes=max_bytes,
-        size=lambda row: content_size(row) + text_size(row["error"]) + text_size(row["traceback"]), backwards=newest,
-    )  # fmt: skip
+        rows,
+        lambda row: DeadLetter(**read(row, raw)),
+        limit=limit,
+        max_bytes=max_bytes,
+        sized=(*CONTENT, "error", "traceback"),
+        backwards=newest,
+    )
 
 
 async def dead_letter_groups(
     executor: Executor, consumer: int, by: GroupedBy, selection: DeadLetterCriteria = ALL, *, limit: int = 100
 ) -> list[DeadLetterGroup]:
     """Count the dead letters that match, in groups. Returns the `limit` largest groups, the largest first."""
+    arguments = (consumer, by, limit, *chosen(selection))
     rows = await executor.fetch(
         """select value, messages, first_died_at, last_died_at, lowest, highest
            from headrace_internal.dead_letter_groups($1, $2, $3, $4, $5, $6)""",
-        consumer, by, limit, *chosen(selection),
-    )  # fmt: skip
+        *arguments,
+    )
     return [DeadLetterGroup(**row) for row in rows]
 
 

@@ -30,9 +30,16 @@ class ClaimedJob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def create_job(
-    executor: Executor, stream: str, consumer: str, kind: JobKind, selection: DeadLetterCriteria, *, total: int | None,
-    by: str | None, now: datetime | None = None,
-) -> UUID:  # fmt: skip
+    executor: Executor,
+    stream: str,
+    consumer: str,
+    kind: JobKind,
+    selection: DeadLetterCriteria,
+    *,
+    total: int | None,
+    by: str | None,
+    now: datetime | None = None,
+) -> UUID:
     """Create a job. Returns its id.
 
     Args:
@@ -43,16 +50,21 @@ async def create_job(
         UnknownConsumer.
         InUse: as many jobs as may be are waiting or running.
     """
+    arguments = (stream, consumer, kind, *chosen(selection), total, by, now)
     found: UUID = await executor.fetchval(
         "select headrace_internal.create_job($1, $2, $3, $4, $5, $6, $7, $8, coalesce($9, clock_timestamp()))",
-        stream, consumer, kind, *chosen(selection), total, by, now,
-    )  # fmt: skip
+        *arguments,
+    )
     return found
 
 
 async def jobs(
-    executor: Executor, streams: Collection[str] | None = None, *, limit: int, id: UUID | None = None  # noqa: A002
-) -> list[Job]:  # fmt: skip
+    executor: Executor,
+    streams: Collection[str] | None = None,
+    *,
+    limit: int,
+    id: UUID | None = None,  # noqa: A002
+) -> list[Job]:
     """Jobs, the newest first, of these streams or of all. `id`: only this one."""
     names = None if streams is None else list(streams)
     rows = await executor.fetch("select * from headrace_internal.job_page($1, $2, $3)", names, limit, id)
@@ -90,10 +102,10 @@ async def work_job(
     Returns:
         The state of the job: `running` if there is more to do, and `lost` if the claim is another's by now.
     """
+    arguments = (job.id, job.claim, chunk, examine, seconds, now)
     found: str = await executor.fetchval(
-        "select headrace_internal.work_job($1, $2, $3, $4, $5, coalesce($6, clock_timestamp()))",
-        job.id, job.claim, chunk, examine, seconds, now,
-    )  # fmt: skip
+        "select headrace_internal.work_job($1, $2, $3, $4, $5, coalesce($6, clock_timestamp()))", *arguments
+    )
     return found
 
 

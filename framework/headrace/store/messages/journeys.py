@@ -84,19 +84,22 @@ async def message_by_seq(
     columns = {name: row[name] for name in ("seq", "key", "data", "headers", "created_at")}
     erased = None
     if row["erased_at"] is not None:
-        erased = Erasure(
-            seq=seq, erased_at=row["erased_at"], erased_by=row["erased_by"], reason=row["erased_for"]
-        )  # fmt: skip
+        erased = Erasure(seq=seq, erased_at=row["erased_at"], erased_by=row["erased_by"], reason=row["erased_for"])
     return MessageBySeq(
-        message=None if row["seq"] is None else StoredMessage(**stored(columns, raw)),
-        erased=erased, at=row["at"],
-    )  # fmt: skip
+        message=None if row["seq"] is None else StoredMessage(**stored(columns, raw)), erased=erased, at=row["at"]
+    )
 
 
 async def journey(
-    executor: Executor, stream: str, seq: int, key: str | None, *, limit: int, after: str | None = None,
+    executor: Executor,
+    stream: str,
+    seq: int,
+    key: str | None,
+    *,
+    limit: int,
+    after: str | None = None,
     now: datetime | None = None,
-) -> list[ConsumerPlace]:  # fmt: skip
+) -> list[ConsumerPlace]:
     """Where a message is in the first `limit` consumers after that of the name `after`, by name.
 
     Args:
@@ -106,10 +109,11 @@ async def journey(
     Raises:
         UnknownStream.
     """
+    arguments = (stream, seq, key, limit, after, now)
     rows: list[Any] = await executor.fetch(
         "select j.*, (j.place).* from headrace_internal.journey($1, $2, $3, $4, $5, coalesce($6, clock_timestamp())) as j",
-        stream, seq, key, limit, after, now,
-    )  # fmt: skip
+        *arguments,
+    )
     return [_place(row) for row in rows]
 
 

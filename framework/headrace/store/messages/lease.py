@@ -79,10 +79,9 @@ async def lease(
         values = list(row)
         values[_CREATED_AT] = Times.read(values[_CREATED_AT])
         return Batch(*values)
-    return Batch(
-        None, [], None, [], [], [], Times([]), row["looked_at"], row["more"], row["due_in"], row["version"],
-        history=row["history"], timeline=row["timeline"], busy=row["busy"],
-    )  # fmt: skip
+    nothing: tuple[Any, ...] = (None, [], None, [], [], [], Times([]))
+    rest = {name: row[name] for name in ("looked_at", "more", "due_in", "version", "history", "timeline", "busy")}
+    return Batch(*nothing, **rest)
 
 
 async def _lease(executor: Executor, judging: float | None, arguments: tuple[Any, ...]) -> Any:

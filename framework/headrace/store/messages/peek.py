@@ -42,11 +42,12 @@ async def peek(
         states: only messages in these states.
         max_bytes: as for `messages`. The messages of all states count, in the order in which they are read.
     """
+    arguments = (consumer, limit, after, max_bytes, before, states)
     rows = await executor.fetch(
         "select * from headrace_internal.peek_page($1, $2, p_after => $3, p_bytes => $4, p_before => $5, p_states => $6)",
-        consumer, limit, after, max_bytes, before, states,
-    )  # fmt: skip
-    page = await page_of(rows, lambda row: _peeked(row, raw), max_bytes=max_bytes, size=content_size)
+        *arguments,
+    )
+    page = await page_of(rows, lambda row: _peeked(row, raw), max_bytes=max_bytes, sized=CONTENT)
     page.sort(key=lambda message: (PEEK_STATES.index(message.state), message.seq))
     return page
 
@@ -79,14 +80,16 @@ async def messages(
     Raises:
         UnknownStream.
     """
-    rows = await executor.fetch(
-        "select * from headrace_internal.messages($1, $2, $3, $4, $5, $6, $7, $8)",
-        stream, filters, encoded(where), start_seq, limit, newest, end_seq, max_bytes,
-    )  # fmt: skip
+    arguments = (stream, filters, encoded(where), start_seq, limit, newest, end_seq, max_bytes)
+    rows = await executor.fetch("select * from headrace_internal.messages($1, $2, $3, $4, $5, $6, $7, $8)", *arguments)
     return await page_of(
-        rows, lambda row: StoredMessage(**stored(row, raw)), limit=limit, max_bytes=max_bytes, size=content_size,
+        rows,
+        lambda row: StoredMessage(**stored(row, raw)),
+        limit=limit,
+        max_bytes=max_bytes,
+        sized=CONTENT,
         backwards=newest,
-    )  # fmt: skip
+    )
 
 
 async def latest(executor: Executor, stream: str, key: str, *, raw: bool = False) -> StoredMessage | None:
@@ -107,9 +110,13 @@ def read(row: Any, raw: bool) -> dict[str, Any]:
     return {**row, "data": decoded(row["data"]), "headers": decoded(row["headers"] or "null")}
 
 
+CONTENT = ("data", "headers")
+"""The columns with the data and headers of a message."""
+
+
 def content_size(row: Any) -> int:
     """The size of the data and headers of a message, as text in bytes."""
-    return text_size(row["data"]) + text_size(row["headers"])
+    return sum(text_size(row[column]) for column in CONTENT)
 
 
 def decoded(text: str) -> Any:

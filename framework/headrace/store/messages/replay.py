@@ -23,9 +23,7 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
 
     def arguments(self) -> tuple[object, ...]:
         """The values in the order of the server functions' parameters."""
-        return (
-            self.filters, encoded(self.where), self.start_seq, self.end_seq, self.start_time, self.end_time,
-        )  # fmt: skip
+        return (self.filters, encoded(self.where), self.start_seq, self.end_seq, self.start_time, self.end_time)
 
 
 async def replay(executor: Executor, consumer: int, selection: Selection, *, dry_run: bool = False) -> int:
@@ -55,8 +53,8 @@ async def republish(
     Returns:
         How many were published. Raises `UnknownStream`, `StreamFull`.
     """
+    arguments = (stream, target, *selection.arguments(), dry_run)
     count: int = await executor.fetchval(
-        "select headrace_internal.republish($1, $2, $3, $4, $5, $6, $7, $8, $9)",
-        stream, target, *selection.arguments(), dry_run,
-    )  # fmt: skip
+        "select headrace_internal.republish($1, $2, $3, $4, $5, $6, $7, $8, $9)", *arguments
+    )
     return count

@@ -20,10 +20,21 @@ STEP_TIME = 0.8
 
 
 async def search(
-    executor: Executor, stream: str, *, filters: Sequence[str] | None = None, where: Condition | None = None,
-    after: int | None = None, before: int | None = None, since: datetime | None = None, until: datetime | None = None,
-    limit: int = 50, max_bytes: int | None = None, raw: bool = False, examine: int = EXAMINED, seconds: float = STEP_TIME,
-) -> SearchStep:  # fmt: skip
+    executor: Executor,
+    stream: str,
+    *,
+    filters: Sequence[str] | None = None,
+    where: Condition | None = None,
+    after: int | None = None,
+    before: int | None = None,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    limit: int = 50,
+    max_bytes: int | None = None,
+    raw: bool = False,
+    examine: int = EXAMINED,
+    seconds: float = STEP_TIME,
+) -> SearchStep:
     """Search a stream for messages that match, from the newest on, or upwards from `after`. It ends after `limit` messages
     that match, or `max_bytes` of them, after `examine` messages or `seconds`.
 
@@ -36,10 +47,11 @@ async def search(
         UnknownStream.
     """
     upwards = after is not None
+    matching, within = (stream, filters, encoded(where)), (after, before, since, until, upwards)
+    arguments = (*matching, *within, limit, examine, max_bytes, seconds)
     rows = await executor.fetch(
-        "select * from headrace_internal.search_step($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)",
-        stream, filters, encoded(where), after, before, since, until, upwards, limit, examine, max_bytes, seconds,
-    )  # fmt: skip
+        "select * from headrace_internal.search_step($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)", *arguments
+    )
     found, turns = [], Turns()
     for row in rows[:-1]:
         columns = {name: row[name] for name in ("seq", "key", "data", "headers", "created_at")}

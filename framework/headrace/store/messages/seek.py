@@ -53,9 +53,14 @@ PREVIEWED = 50_000
 
 
 async def seek_preview(
-    executor: Executor, consumer: int, *, seq: int | None = None, time: datetime | None = None, examine: int = PREVIEWED,
+    executor: Executor,
+    consumer: int,
+    *,
+    seq: int | None = None,
+    time: datetime | None = None,
+    examine: int = PREVIEWED,
     now: datetime | None = None,
-) -> SeekPreview:  # fmt: skip
+) -> SeekPreview:
     """What moving the consumer would do. Nothing changes.
 
     Args:
@@ -65,11 +70,10 @@ async def seek_preview(
     Raises:
         UnknownConsumer, InvalidInput.
     """
+    arguments = (consumer, seq, time, examine, now)
     row = await executor.fetchrow(
-        "select * from headrace_internal.seek_preview($1, $2, $3, $4, coalesce($5, clock_timestamp()))",
-        consumer, seq, time, examine, now,
-    )  # fmt: skip
+        "select * from headrace_internal.seek_preview($1, $2, $3, $4, coalesce($5, clock_timestamp()))", *arguments
+    )
     return SeekPreview(
-        before=row["from"], after=row["to"], again=row["again"], again_exact=row["again_exact"], skipped=row["skipped"],
-        skipped_exact=row["skipped_exact"], in_flight=row["in_flight"],
-    )  # fmt: skip
+        before=row["from"], after=row["to"], **{name: row[name] for name in SeekPreview.__struct_fields__[2:]}
+    )

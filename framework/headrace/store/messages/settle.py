@@ -12,9 +12,13 @@ from headrace.store.database.database import Executor
 
 
 async def settle(
-    executor: Executor, consumer: int, settlement: Settlement, *,
-    now: datetime | None = None, history: UUID | None = None,
-) -> list[Lost]:  # fmt: skip
+    executor: Executor,
+    consumer: int,
+    settlement: Settlement,
+    *,
+    now: datetime | None = None,
+    history: UUID | None = None,
+) -> list[Lost]:
     """Settle outcomes of many leases in one transaction.
 
     Args:

@@ -21,9 +21,14 @@ _ACK = """select headrace.ack($1::int, $2::bigint[], $3::bigint[], coalesce($4::
 
 
 async def ack(
-    executor: Executor, consumer: int, leases: list[int], seqs: list[int], *,
-    now: datetime | None = None, history: UUID | None = None,
-) -> int:  # fmt: skip
+    executor: Executor,
+    consumer: int,
+    leases: list[int],
+    seqs: list[int],
+    *,
+    now: datetime | None = None,
+    history: UUID | None = None,
+) -> int:
     """Ack messages in the transaction of `executor`, as its last statement before the COMMIT. The lists are parallel.
 
     From here until the COMMIT the server waits 2 seconds at most. Acking does not end a lease. Once all its
@@ -66,9 +71,14 @@ class Acks(NamedTuple):
 
 
 async def ack_and_commit(
-    hold: Hold, acks: Acks, *, timeout: float, now: datetime | None = None, history: UUID | None = None,
+    hold: Hold,
+    acks: Acks,
+    *,
+    timeout: float,
+    now: datetime | None = None,
+    history: UUID | None = None,
     begin_next: bool = False,
-) -> None:  # fmt: skip
+) -> None:
     """Ack messages in the transaction of `hold`, as its last statement, and commit it, in one round trip.
 
     After an error that is not from the server, `transaction_status` of `Hold.xid` finds out whether it was committed.
@@ -85,10 +95,9 @@ async def ack_and_commit(
         TransactionEnded: the transaction is not the one that got the id. Nothing is committed.
     """
     leases, seqs = ",".join(map(str, acks.leases)), ",".join(map(str, acks.seqs))
-    arguments = (
-        str(acks.consumer), f"{{{leases}}}", f"{{{seqs}}}", None if now is None else now.isoformat(),
-        None if history is None else str(history), str(hold.xid),
-    )  # fmt: skip
+    acked = (str(acks.consumer), f"{{{leases}}}", f"{{{seqs}}}")
+    time, history_text = None if now is None else now.isoformat(), None if history is None else str(history)
+    arguments = (*acked, time, history_text, str(hold.xid))
     try:
         await hold.run_and_commit(_ACK_AT_COMMIT, arguments, timeout, begin_next=begin_next)
     except Exception as error:
@@ -142,10 +151,11 @@ class Forgotten(NamedTuple):
 
 async def forget_commits(executor: Executor, last: Forgotten, *, now: datetime | None = None) -> Forgotten:
     """Remove witnesses that are no longer needed, from the end of the last call."""
+    arguments = (last.floor, last.timeline, now)
     row = await executor.fetchrow(
         "select floor, timeline, more from headrace_internal.delete_old_witnesses($1, $2, coalesce($3, clock_timestamp()))",
-        last.floor, last.timeline, now,
-    )  # fmt: skip
+        *arguments,
+    )
     return Forgotten(*row)
 
 

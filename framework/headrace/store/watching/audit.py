@@ -24,10 +24,11 @@ async def record_change(executor: Executor, actor: Actor, change: Change, *, now
     """Record a change, in the transaction that makes it. A skipped one is not recorded."""
     if change.skipped:
         return
+    arguments = (actor.name, actor.via, change.action, change.stream, change.kind, change.name, change.encoded(), now)
     await executor.fetchval(
         "select headrace_internal.record_change($1, $2, $3, $4, $5, $6, $7, coalesce($8, clock_timestamp()))",
-        actor.name, actor.via, change.action, change.stream, change.kind, change.name, change.encoded(), now,
-    )  # fmt: skip
+        *arguments,
+    )
 
 
 async def changes(
@@ -51,10 +52,11 @@ async def changes(
         action: an action such as `consumer.seek`, or the kind before its dot.
         since, until: only those of this time or later, and before this time.
     """
+    names = None if streams is None else sorted(streams)
+    arguments = (stream, names, actor, action, since, until, limit, after, before)
     rows = await executor.fetch(
-        "select * from headrace_internal.audit_page($1, $2, $3, $4, $5, $6, $7, $8, $9)",
-        stream, None if streams is None else sorted(streams), actor, action, since, until, limit, after, before,
-    )  # fmt: skip
+        "select * from headrace_internal.audit_page($1, $2, $3, $4, $5, $6, $7, $8, $9)", *arguments
+    )
     return await page_of(rows, _entry, limit=limit, backwards=before is not None)
 
 
@@ -63,10 +65,10 @@ async def delete_old_changes(
 ) -> int:
     """Delete entries older than `keep` seconds, and all but the newest `entries`. Returns how many were deleted, at most
     `MAX_DELETED`."""
+    arguments = (timedelta(seconds=keep), entries, MAX_DELETED, now)
     deleted: int = await executor.fetchval(
-        "select headrace_internal.delete_old_changes($1, $2, $3, coalesce($4, clock_timestamp()))",
-        timedelta(seconds=keep), entries, MAX_DELETED, now,
-    )  # fmt: skip
+        "select headrace_internal.delete_old_changes($1, $2, $3, coalesce($4, clock_timestamp()))", *arguments
+    )
     return deleted
 
 

@@ -89,10 +89,12 @@ async def live_figures(executor: Executor) -> LiveFigures:
     row = await executor.fetchrow("select * from headrace_internal.live_figures()")
     leases = zip(*(row[name] or () for name in ("held", "owners", "lowest")), strict=True)
     return LiveFigures(
-        row["at"], _pairs(row, "streams", "drawn"),
-        _pairs(row, "consumers", "of_streams"), _pairs(row, "consumers", "positions"),
+        row["at"],
+        _pairs(row, "streams", "drawn"),
+        _pairs(row, "consumers", "of_streams"),
+        _pairs(row, "consumers", "positions"),
         dict(zip(row["leasing"] or (), leases, strict=True)),
-    )  # fmt: skip
+    )
 
 
 async def live_counts(executor: Executor, consumers: Sequence[int]) -> dict[int, LiveCounts]:

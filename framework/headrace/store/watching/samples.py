@@ -39,7 +39,7 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
 
 async def record_samples(executor: Executor, at: datetime, samples: Sequence[Sample]) -> None:
     """Store samples of one moment."""
-    columns = [[getattr(one, name) for one in samples] for name in Sample.__struct_fields__]
+    columns = [[getattr(sample, name) for sample in samples] for name in Sample.__struct_fields__]
     await executor.fetchval(
         "select headrace_internal.record_samples($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)",
         at,
@@ -53,18 +53,18 @@ async def compact_samples(executor: Executor, *, now: datetime | None = None) ->
     much. Returns whether there may be more to do."""
     more = False
     for tier, coarser in itertools.pairwise(TIERS):
+        arguments = (tier.step, coarser.step, timedelta(seconds=tier.kept), BATCH, now)
         merged = await executor.fetchval(
-            "select headrace_internal.compact_samples($1, $2, $3, $4, coalesce($5, clock_timestamp()))",
-            tier.step, coarser.step, timedelta(seconds=tier.kept), BATCH, now,
-        )  # fmt: skip
+            "select headrace_internal.compact_samples($1, $2, $3, $4, coalesce($5, clock_timestamp()))", *arguments
+        )
         more |= merged >= BATCH
     for tier in TIERS:
         # What is still to be merged is not too old, but there may be too much of it.
         kept = tier.kept if tier is TIERS[-1] else 2 * tier.kept
+        limits = (tier.step, timedelta(seconds=kept), tier.rows, BATCH, now)
         deleted = await executor.fetchval(
-            "select headrace_internal.delete_old_samples($1, $2, $3, $4, coalesce($5, clock_timestamp()))",
-            tier.step, timedelta(seconds=kept), tier.rows, BATCH, now,
-        )  # fmt: skip
+            "select headrace_internal.delete_old_samples($1, $2, $3, $4, coalesce($5, clock_timestamp()))", *limits
+        )
         more |= deleted >= BATCH
     return more
 
@@ -76,10 +76,8 @@ async def chart(
     levels before it, and the rates 0. One in which no samples were taken has None."""
     step = step_of(since, until, points, now)
     since = datetime.fromtimestamp(since.timestamp() // step * step, UTC)
-    rows = await executor.fetch(
-        "select * from headrace_internal.sample_bins($1, $2, $3, $4, $5)",
-        KINDS[kind], number, since, until, timedelta(seconds=step),
-    )  # fmt: skip
+    arguments = (KINDS[kind], number, since, until, timedelta(seconds=step))
+    rows = await executor.fetch("select * from headrace_internal.sample_bins($1, $2, $3, $4, $5)", *arguments)
     bins = {row["bin"]: row for row in rows}
     count = max(math.ceil((until - since).total_seconds() / step), 1)
     series: dict[str, list[float | None]] = {name: [] for name in Series.__struct_fields__}

@@ -143,8 +143,8 @@ def _report_findings(findings: list[Finding]) -> None:
 
 
 def _finding_text(finding: Finding) -> str:
-    fix = f" To fix it: {finding.mend}" if finding.mend else ""
-    return f"{finding.what}: {finding.told}{fix}"
+    fix = f" To fix it: {finding.hint}" if finding.hint else ""
+    return f"{finding.what}: {finding.message}{fix}"
 
 
 def edit(
@@ -201,9 +201,9 @@ def check(
         return NOT_DONE if errors else 0
     print_table(
         ("", "check", "result"),
-        ((_SIGNS[finding.level], finding.what, finding.told) for finding in findings),
+        ((_SIGNS[finding.level], finding.what, finding.message) for finding in findings),
     )
-    fixes = list(dict.fromkeys(finding.mend for finding in findings if finding.mend))
+    fixes = list(dict.fromkeys(finding.hint for finding in findings if finding.hint))
     if fixes:
         print("\nTo fix it:")
         for statement in fixes:

@@ -23,6 +23,7 @@ import anyio
 
 from headrace import store
 from headrace.model.capture import BackfillKind
+from headrace.model.clock import Clock
 from headrace.model.errors import public_text
 from headrace.model.log import Log
 from headrace.sources.postgres.backfill import chunks
@@ -42,6 +43,7 @@ from headrace.sources.postgres.backfill.visibility import ChangedKeys, ChangedRo
 from headrace.sources.postgres.connection.source_connection import SourceConnection
 from headrace.sources.postgres.database import catalog
 from headrace.sources.postgres.errors import SourceRefused
+from headrace.sources.postgres.held_capture import HeldCapture
 from headrace.sources.postgres.limits import DEFAULTS, CaptureLimits
 from headrace.sources.postgres.spec import PostgresSpec
 from headrace.sources.postgres.tables import Table
@@ -77,9 +79,7 @@ class Backfiller:
     """Runs the backfills of one source, one after the other, under one capture lease.
 
     Args:
-        database: Headrace's database, open.
-        number: the source's number in it.
-        epoch: the capture lease's epoch.
+        capture: the source's capture.
         spec: the source's settings.
         connect: makes a connection to the captured database.
         tables: returns the captured tables, by their names in the settings.
@@ -88,14 +88,18 @@ class Backfiller:
     """
 
     def __init__(
-        self, database: store.Database, number: int, epoch: int, spec: PostgresSpec, connect: Callable[[], Awaitable[SourceConnection]],
-        tables: Callable[[], Mapping[str, Table]], clock: Callable[[], float] = time.monotonic,
+        self,
+        capture: HeldCapture,
+        spec: PostgresSpec,
+        connect: Callable[[], Awaitable[SourceConnection]],
+        tables: Callable[[], Mapping[str, Table]],
+        clock: Clock = time.monotonic,
         limits: CaptureLimits = DEFAULTS,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._limits = limits
-        self._database = database
-        self._number = number
-        self._epoch = epoch
+        self._database = capture.database
+        self._number = capture.number
+        self._epoch = capture.epoch
         self._spec = spec
         self._connect = connect
         self._tables = tables

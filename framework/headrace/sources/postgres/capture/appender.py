@@ -24,6 +24,7 @@ from headrace.model.errors import InvalidInput, public_text
 from headrace.model.log import Log
 from headrace.sources.postgres.backfill.comparing import compare, split_at_comparison
 from headrace.sources.postgres.capture.outbox import Outbox
+from headrace.sources.postgres.held_capture import HeldCapture
 from headrace.sources.postgres.limits import DEFAULTS, CaptureLimits
 from headrace.sources.postgres.pgoutput import positions
 from headrace.sources.postgres.shaping.shaped_changes import ShapedChanges, TruncatedTable
@@ -41,9 +42,7 @@ class Appender:
     """Appends messages under one capture lease.
 
     Args:
-        database: an open database.
-        number: the source's number in it.
-        epoch: the capture lease's epoch.
+        capture: the source's capture.
         stream: where to append.
         outbox: the messages to append.
         complete: adds values to a batch that the WAL does not contain.
@@ -56,12 +55,17 @@ class Appender:
     """
 
     def __init__(
-        self, database: store.Database, number: int, epoch: int, stream: str, outbox: Outbox, complete: Complete,
-        committed: Callable[[int, ShapedChanges], None], limits: CaptureLimits = DEFAULTS,
-    ) -> None:  # fmt: skip
-        self._database = database
-        self._number = number
-        self._epoch = epoch
+        self,
+        capture: HeldCapture,
+        stream: str,
+        outbox: Outbox,
+        complete: Complete,
+        committed: Callable[[int, ShapedChanges], None],
+        limits: CaptureLimits = DEFAULTS,
+    ) -> None:
+        self._database = capture.database
+        self._number = capture.number
+        self._epoch = capture.epoch
         self._stream = stream
         self._outbox = outbox
         self._complete = complete
@@ -139,10 +143,8 @@ class Appender:
                 data=shaped_changes.data[appended : truncated.index],
             )
             await self._append_or_bisect(connection, before)
-            await store.truncate_captured(
-                connection, self._number, self._epoch, self._stream, truncated.table.schema, truncated.table.relation,
-                truncated.metadata,
-            )  # fmt: skip
+            target = (self._stream, truncated.table.schema, truncated.table.relation)
+            await store.truncate_captured(connection, self._number, self._epoch, *target, truncated.metadata)
             appended = truncated.index
         rest = msgspec.structs.replace(
             shaped_changes, keys=shaped_changes.keys[appended:], data=shaped_changes.data[appended:]
@@ -213,6 +215,8 @@ def _mark_overtaken(shaped_changes: ShapedChanges) -> None:
     if shaped_changes.failures:
         last = {key: index for index, key in enumerate(shaped_changes.keys)}
         shaped_changes.failures = [
-            msgspec.structs.replace(one, overtaken=one.key is not None and last.get(one.key, -1) >= one.index)
-            for one in shaped_changes.failures
+            msgspec.structs.replace(
+                failure, overtaken=failure.key is not None and last.get(failure.key, -1) >= failure.index
+            )
+            for failure in shaped_changes.failures
         ]

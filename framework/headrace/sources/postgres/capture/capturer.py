@@ -12,12 +12,12 @@ stream and the change reader belong to the slot, see `shared_slot`.
 
 from __future__ import annotations
 
-import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 
 import anyio
+import msgspec
 
 from headrace import store
 from headrace.model.capture import CaptureFacts
@@ -34,13 +34,14 @@ from headrace.sources.postgres.capture.schema_cache import SchemaCache
 from headrace.sources.postgres.capture.shared_slot import SharedSlot, is_of_others, refuse_root
 from headrace.sources.postgres.capture.slot_monitor import SlotMonitor
 from headrace.sources.postgres.capture.toast_completion import ToastCompletion
-from headrace.sources.postgres.connection.replication_stream import ReplicationStream
+from headrace.sources.postgres.connection.replication_stream import Replication, ReplicationStream
 from headrace.sources.postgres.connection.source_connection import SourceConnection
 from headrace.sources.postgres.connection.untrusted import SourceDatabase
 from headrace.sources.postgres.database import shared_slots
 from headrace.sources.postgres.database.columns import missing_columns
 from headrace.sources.postgres.errors import NoFreeSlot, SourceStopped, SourceUnavailable
-from headrace.sources.postgres.limits import DEFAULTS, CaptureLimits
+from headrace.sources.postgres.held_capture import HeldCapture
+from headrace.sources.postgres.limits import CaptureLimits
 from headrace.sources.postgres.pgoutput import positions
 from headrace.sources.postgres.pgoutput.messages import Change, LogicalMessage, Relation
 from headrace.sources.postgres.rules import transforms
@@ -63,21 +64,32 @@ CATCH_UP_INTERVAL = 0.2
 _EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 
 
+class CaptureResources(msgspec.Struct, frozen=True):
+    """The resources that the capturers of one process share.
+
+    Args:
+        committed: called with the stream's name after new messages were committed.
+        watchdog: watches the transforms of this event loop.
+        limits: the timings and sizes of captures.
+        clock: seconds, monotonic.
+    """
+
+    committed: Callable[[str], None]
+    watchdog: TransformWatchdog
+    limits: CaptureLimits
+    clock: Clock
+
+
 class Capturer:
     """Captures one source.
 
     Args:
-        database: Headrace's database, open.
+        capture: the source's capture.
         todo: the source.
         spec: its settings.
-        epoch: the capture lease's epoch.
-        committed: called with the stream's name after new messages were committed.
-        clock: seconds, monotonic.
+        dsn: the captured database.
+        resources: the resources of the process.
         streaming: whether the server may send large transactions while they are still open.
-        limits: its timings and sizes.
-        captured_database: the captured database, if its URL needs checks. None for that of the
-            settings.
-        watchdog: watches the transforms of this event loop. None for a new one.
         shared_slot: the slot that it shares with other sources. None for a slot of its own.
 
     Attributes:
@@ -87,23 +99,27 @@ class Capturer:
     """
 
     def __init__(
-        self, database: store.Database, todo: CaptureToDo, spec: PostgresSpec, epoch: int,
-        committed: Callable[[str], None] = lambda _: None, clock: Clock = time.monotonic, *, streaming: bool = True,
-        limits: CaptureLimits = DEFAULTS, captured_database: SourceDatabase | None = None,
-        watchdog: TransformWatchdog | None = None, shared_slot: SharedSlot | None = None,
-    ) -> None:  # fmt: skip
-        self._database = database
+        self,
+        capture: HeldCapture,
+        todo: CaptureToDo,
+        spec: PostgresSpec,
+        dsn: SourceDatabase,
+        resources: CaptureResources,
+        *,
+        streaming: bool = True,
+        shared_slot: SharedSlot | None = None,
+    ) -> None:
+        self._capture = capture
         self._todo = todo
         self._spec = spec
-        self._epoch = epoch
-        self._notify_committed = committed
-        self._clock = clock
+        self._notify_committed = resources.committed
+        self._clock = resources.clock
         self._streaming = streaming
-        self._limits = limits
-        self._watchdog = watchdog or TransformWatchdog(limits.transform_timeout, limits.interruption_grace)
+        self._limits = resources.limits
+        self._watchdog = resources.watchdog
         self._shared_slot = shared_slot
         self.has_read_copy = False
-        self.dsn: SourceDatabase = captured_database or spec.database or database.dsn
+        self.dsn = dsn
         self._connection_lock = anyio.Lock()
         self._replication: ReplicationStream | None = None
         self.handled = 0
@@ -111,7 +127,7 @@ class Capturer:
         self._already_captured = False  # whether that transaction was captured before
         self._idx = 0
         self._committed_at: int | None = None  # microseconds since 2000-01-01
-        self._appended_at = clock()
+        self._appended_at = self._clock()
         self._reading = anyio.Event()
         self._first_received = anyio.Event()
         self._captured = self._captured_before = 0
@@ -140,10 +156,10 @@ class Capturer:
     async def _store_stopped(self, error: SourceStopped) -> None:
         """Store that the source is stopped until it is resumed, over a separate connection. The event loop is held
         up."""
-        database = store.Database(self._database.dsn, max_connections=1)
+        database = store.Database(self._capture.database.dsn, max_connections=1)
         await database.open()
         try:
-            await store.stop_capture(database, self._todo.number, self._epoch, error.reason, error.mend)
+            await store.stop_capture(database, self._todo.number, self._capture.epoch, error.reason, error.mend)
         finally:
             await database.close()
 
@@ -155,9 +171,7 @@ class Capturer:
         self._alterations = 0
         self._relations: dict[int, tuple[Relation, Table | None]] = {}
         async with self._connected() as self._connection:
-            preparation = CapturePreparation(
-                self._database, self._todo, self._spec, self._epoch, self.dsn, self._schema_cache
-            )
+            preparation = CapturePreparation(self._capture, self._todo, self._spec, self.dsn, self._schema_cache)
             start = await preparation.run(self._connection, self._shared_slot)
             self.publication, self.is_new = start.publication, start.is_new
             self.handled = self._appended_position = start.position
@@ -167,55 +181,30 @@ class Capturer:
             await self._run_tasks(start)
 
     async def _run_tasks(self, start: StartingPoint) -> None:
-        number, database = self._todo.number, self._database
+        capture = self._capture
         self._backfiller = Backfiller(
-            database,
-            number,
-            self._epoch,
-            self._spec,
-            self._connect,
-            lambda: self._schema_cache.tables,
-            self._clock,
-            self._limits,
+            capture, self._spec, self.connect, lambda: self._schema_cache.tables, self._clock, self._limits
         )
-        slot_monitor = SlotMonitor(
-            database,
-            number,
-            self._epoch,
-            self._spec,
-            start.slot,
-            self._connect,
-            self._progress,
-            self._clock,
-            self._problem,
-            lowest=lambda: None if self._shared_slot is None else self._shared_slot.lowest,
-        )
+        slot_monitor = SlotMonitor(capture, self._spec, start.slot, self, self._clock)
         toast_completion = ToastCompletion(
             self._spec, self._shaper, self._schema_cache, self._query, self._backfiller.publishes, self._limits
         )
         appender = Appender(
-            database,
-            number,
-            self._epoch,
-            self._todo.stream,
-            self._outbox,
-            toast_completion.complete,
-            self._on_appended,
-            self._limits,
+            capture, self._todo.stream, self._outbox, toast_completion.complete, self._on_appended, self._limits
         )
         failure_retries = FailureRetries(
-            database, number, self._epoch, self._spec, self._shaper, appender.append_lock, self._notify_committed
+            capture, self._spec, self._shaper, appender.append_lock, self._notify_committed
         )
         async with anyio.create_task_group() as group:
             background = (self._backfiller.run, failure_retries.run, self._watch_tables)
             for task in (appender.run, *background):
                 group.start_soon(task)
             group.start_soon(self._report_running, slot_monitor, start.position)
-            await self._capture(start.slot)
+            await self._capture_from(start.slot)
 
     # --- changes, in the order of the WAL
 
-    async def _capture(self, slot: str) -> None:
+    async def _capture_from(self, slot: str) -> None:
         shared_slot = self._shared_slot
         if shared_slot is None:
             await self._read(await self._start(slot))
@@ -233,23 +222,21 @@ class Capturer:
         try:
             replication = await self._start(shared_slots.copy_name(shared_slot.slot), copy_of=shared_slot.slot)
         except (NoFreeSlot, SourceUnavailable) as error:
-            log.warning(
-                "no slot to catch up with",
-                source=self._todo.name,
-                error=error,
-                hint="the other sources of its slot wait until it has caught up",
-            )
+            hint = "the other sources of its slot wait until it has caught up"
+            log.warning("no slot to catch up with", source=self._todo.name, error=error, hint=hint)
         else:
             await self._read(replication, shared_slot)
 
     async def _start(self, slot: str, copy_of: str | None = None) -> ReplicationStream:
         return await ReplicationStream.start(
             self.dsn,
-            slot=slot,
-            publications=[self.publication],
-            position=self.handled,
-            copy_of=copy_of,
-            streaming=self._streaming,
+            Replication(
+                slot=slot,
+                publications=[self.publication],
+                position=self.handled,
+                copy_of=copy_of,
+                streaming=self._streaming,
+            ),
             application_name=application_name(self._todo.id),
         )
 
@@ -284,12 +271,13 @@ class Capturer:
 
     # --- connections
 
-    async def _connect(self) -> SourceConnection:
+    async def connect(self) -> SourceConnection:
+        """Make a connection to the captured server."""
         return await SourceConnection.connect(self.dsn, application_name=f"headrace {self._todo.name}"[:63])
 
     @asynccontextmanager
     async def _connected(self) -> AsyncIterator[SourceConnection]:
-        connection = await self._connect()
+        connection = await self.connect()
         try:
             yield connection
         finally:
@@ -426,7 +414,7 @@ class Capturer:
         await self._reading.wait()
         with anyio.move_on_after(STARTUP_SILENCE):
             await self._first_received.wait()
-        await store.report_capture(self._database, self._todo.number, self._epoch, "running", *self._problem())
+        await self._report()
         log.info("capture started", source=self._todo.name, position=positions.as_text(position))
         self._slot_monitor = slot_monitor
         await slot_monitor.run()
@@ -442,13 +430,25 @@ class Capturer:
         if shaped_changes.keys or shaped_changes.truncated:
             self._notify_committed(self._todo.stream)
 
-    def _progress(self) -> tuple[int, int, datetime | None]:
-        """Return the position, the number of changes, and the commit time of the newest one, for the slot monitor."""
+    async def _report(self) -> None:
+        await store.report_capture(
+            self._capture.database, self._todo.number, self._capture.epoch, "running", *self.problem
+        )
+
+    @property
+    def progress(self) -> tuple[int, int, datetime | None]:
+        """The position, the number of changes, and the commit time of the newest one, for the slot monitor."""
         committed_at = None if self._committed_at is None else _EPOCH + timedelta(microseconds=self._committed_at)
         return self._appended_position, self._captured, committed_at
 
-    def _problem(self) -> tuple[str | None, str | None]:
-        """Return a problem that does not stop the capture, and the statement that corrects it."""
+    @property
+    def lowest(self) -> tuple[str, int] | None:
+        """The source of its shared slot with the smallest stored position, and that position."""
+        return None if self._shared_slot is None else self._shared_slot.lowest
+
+    @property
+    def problem(self) -> tuple[str | None, str | None]:
+        """A problem that does not stop the capture, and the statement that corrects it."""
         lacking = [
             (f"{reason} Its changes become failures, or lack what the setting does.", None)
             for _, reason in missing_columns(self._spec, self._schema_cache.tables.values())
@@ -478,7 +478,7 @@ class Capturer:
     async def _watch_tables(self) -> None:
         async def report() -> None:
             if self._slot_monitor is not None:
-                await store.report_capture(self._database, self._todo.number, self._epoch, "running", *self._problem())
+                await self._report()
 
         interval = self._limits.table_check_interval
         await self._table_watch.run(self._connection, self._connected, self._connection_lock, interval, report)

@@ -22,11 +22,12 @@ from headrace.model.log import Log
 from headrace.model.text.error_text import text_of
 from headrace.runtime.pipeline.shared import Shared
 from headrace.sources.postgres.capture.capture_lease import CaptureLease
-from headrace.sources.postgres.capture.capturer import Capturer
+from headrace.sources.postgres.capture.capturer import Capturer, CaptureResources
 from headrace.sources.postgres.capture.shared_slot import SharedSlot
 from headrace.sources.postgres.capture.table_watch import TablesChanged
 from headrace.sources.postgres.connection.untrusted import SourceDatabase
 from headrace.sources.postgres.errors import SlotLost, SourceStopped, SourceUnavailable, StreamingFailed
+from headrace.sources.postgres.held_capture import HeldCapture
 from headrace.sources.postgres.limits import DEFAULTS, CaptureLimits
 from headrace.sources.postgres.rules import transforms
 from headrace.sources.postgres.rules.transform_watchdog import RECORD_TIMEOUT, TransformStuck, TransformWatchdog
@@ -59,9 +60,11 @@ class Capturing:
     """
 
     def __init__(
-        self, only: Collection[str] | None = None, limits: CaptureLimits = DEFAULTS,
+        self,
+        only: Collection[str] | None = None,
+        limits: CaptureLimits = DEFAULTS,
         database_of: Callable[[PostgresSpec], SourceDatabase | None] = lambda _: None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._limits = limits
         self._watchdog = TransformWatchdog(limits.transform_timeout, limits.interruption_grace)
         self._only = only
@@ -84,6 +87,7 @@ class Capturing:
         captures the source.
         """
         self._shared = shared
+        self._resources = CaptureResources(self._published, self._watchdog, self._limits, shared.time.clock)
         try:
             async with anyio.create_task_group() as self._readers:
                 async with anyio.create_task_group() as group:
@@ -128,10 +132,9 @@ class Capturing:
         """Log once that this process can't capture, as soon as there is something to capture."""
         if sources and not self._warned:
             self._warned = True
-            log.warning(
-                "tables not captured", sources=", ".join(sources[:10]), error="psycopg is missing",
-                hint="pip install 'headrace[capture]', or run another process that captures",
-            )  # fmt: skip
+            names, error = ", ".join(sources[:10]), "psycopg is missing"
+            hint = "pip install 'headrace[capture]', or run another process that captures"
+            log.warning("tables not captured", sources=names, error=error, hint=hint)
 
     def _may_capture(self, todo: CaptureToDo) -> bool:
         is_waiting = self._retry_at.get(todo.number, float("-inf")) > self._shared.time.clock()
@@ -158,10 +161,10 @@ class Capturing:
         except* StoreUnavailable as unavailable:
             log.info("capture ended", source=todo.name, error=_root_cause(unavailable))
         except* Exception as failed:  # any error is limited to this source
+            hint = "another process may take it over, or this one retries"
             log.error(
-                "capture failed", source=todo.name, seconds=self._limits.stopped_retry_delay, exc_info=failed,
-                hint="another process may take it over, or this one retries",
-            )  # fmt: skip
+                "capture failed", source=todo.name, seconds=self._limits.stopped_retry_delay, exc_info=failed, hint=hint
+            )
             self._retry_at[todo.number] = self._shared.time.clock() + self._limits.stopped_retry_delay
         finally:
             del self._running[todo.number]
@@ -191,11 +194,13 @@ class Capturing:
                 if is_retry:
                     await capture_lease.reopen()
                 is_retry = True
+                database = self._shared.database
+                capture = HeldCapture(database, todo.number, capture_lease.epoch)
+                dsn: SourceDatabase = self._database_of(spec) or spec.database or database.dsn
+                shared_slot = await self._shared_slot(spec)
                 capturer = Capturer(
-                    self._shared.database, todo, spec, capture_lease.epoch, self._published, self._shared.time.clock,
-                    streaming=streaming, limits=self._limits, captured_database=self._database_of(spec),
-                    watchdog=self._watchdog, shared_slot=await self._shared_slot(spec),
-                )  # fmt: skip
+                    capture, todo, spec, dsn, self._resources, streaming=streaming, shared_slot=shared_slot
+                )
                 await self._capture(running, capturer)
             except (Exception, ExceptionGroup) as error:
                 cause = _root_cause(error)

@@ -12,6 +12,7 @@ from collections.abc import Callable
 import anyio
 
 from headrace import store
+from headrace.sources.postgres.held_capture import HeldCapture
 from headrace.sources.postgres.shaping.shaped_changes import ShapedChanges
 from headrace.sources.postgres.shaping.shaper import Shaper
 from headrace.sources.postgres.spec import PostgresSpec
@@ -24,9 +25,7 @@ class FailureRetries:
     """Retries the failures of one source, under one capture lease.
 
     Args:
-        database: Headrace's database, open.
-        number: the source's number in it.
-        epoch: the capture lease's epoch.
+        capture: the source's capture.
         spec: its settings.
         shaper: its shaper.
         append_lock: a lock that is held during an append.
@@ -34,12 +33,16 @@ class FailureRetries:
     """
 
     def __init__(
-        self, database: store.Database, number: int, epoch: int, spec: PostgresSpec, shaper: Shaper, append_lock: anyio.Lock,
+        self,
+        capture: HeldCapture,
+        spec: PostgresSpec,
+        shaper: Shaper,
+        append_lock: anyio.Lock,
         committed: Callable[[str], None],
-    ) -> None:  # fmt: skip
-        self._database = database
-        self._number = number
-        self._epoch = epoch
+    ) -> None:
+        self._database = capture.database
+        self._number = capture.number
+        self._epoch = capture.epoch
         self._spec = spec
         self._shaper = shaper
         self._append_lock = append_lock
@@ -54,13 +57,13 @@ class FailureRetries:
 
     async def _retry_batch(self) -> bool:
         """Retry some of the failures. Returns whether there were any."""
-        found = await store.failures_to_retry(self._database, self._number)
-        if not found:
+        failures = await store.failures_to_retry(self._database, self._number)
+        if not failures:
             return False
         async with self._append_lock:  # nothing newer is appended between the check and the append
-            published_since = await self._published_since(found)
+            published_since = await self._published_since(failures)
             shaped_changes, failed = ShapedChanges(), {}
-            for failure in found:
+            for failure in failures:
                 error = None if failure.key in published_since else self._shaper.retry(failure.data, shaped_changes)
                 if error is None:
                     shaped_changes.retried.append(failure.id)
@@ -72,9 +75,9 @@ class FailureRetries:
             self._committed(self._spec.stream)
         return True
 
-    async def _published_since(self, found: list[store.FailureToRetry]) -> set[str]:
+    async def _published_since(self, failures: list[store.FailureToRetry]) -> set[str]:
         """Return the keys of rows that have a newer version in the stream than the failed one."""
         if self._spec.mode != "rows":
             return set()
-        keyed = [(failure.key, failure.failed_at) for failure in found if failure.key is not None]
+        keyed = [(failure.key, failure.failed_at) for failure in failures if failure.key is not None]
         return await store.keys_captured_since(self._database, self._spec.stream, keyed)

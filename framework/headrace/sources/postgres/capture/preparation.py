@@ -17,6 +17,7 @@ from headrace.sources.postgres.connection.source_connection import SourceConnect
 from headrace.sources.postgres.connection.untrusted import SourceDatabase
 from headrace.sources.postgres.database import publications, shared_slots, slots
 from headrace.sources.postgres.errors import SourceStopped
+from headrace.sources.postgres.held_capture import HeldCapture
 from headrace.sources.postgres.pgoutput import positions
 from headrace.sources.postgres.spec import PostgresSpec
 from headrace.store import CaptureToDo
@@ -79,27 +80,31 @@ class CapturePreparation:
     """Prepares one source, under one capture lease.
 
     Args:
-        database: Headrace's database, open.
+        capture: the source's capture.
         todo: the source.
         spec: its settings.
-        epoch: the capture lease's epoch.
         dsn: the captured database.
         schema_cache: the cache of its tables, which is filled here.
     """
 
     def __init__(
-        self, database: store.Database, todo: CaptureToDo, spec: PostgresSpec, epoch: int, dsn: SourceDatabase, schema_cache: SchemaCache
-    ) -> None:  # fmt: skip
-        self._database = database
+        self,
+        capture: HeldCapture,
+        todo: CaptureToDo,
+        spec: PostgresSpec,
+        dsn: SourceDatabase,
+        schema_cache: SchemaCache,
+    ) -> None:
+        self._database = capture.database
         self._todo = todo
         self._spec = spec
-        self._epoch = epoch
+        self._epoch = capture.epoch
         self._dsn = dsn
         self._schema_cache = schema_cache
         self._own_name = slots.slot_name(todo.name, todo.id)
         self._slot = spec.slot or self._own_name
         self._publication = spec.publication or self._own_name
-        self._table_watch = TableWatch(database, todo, spec, epoch, self._publication, schema_cache)
+        self._table_watch = TableWatch(capture, todo, spec, self._publication, schema_cache)
 
     async def run(self, connection: SourceConnection, shared_slot: SharedSlot | None = None) -> StartingPoint:
         """Prepare the server. If the source was removed meanwhile, its own slot and publication are
@@ -134,19 +139,16 @@ class CapturePreparation:
         await self._table_watch.guard.prepare(connection, captured_before=stored is not None)
         confirmed = await self._ensure_slot(connection, position, shared_slot)
         if position is None or stored is None:
-            await store.begin_capture(
-                self._database,
-                todo.number,
-                self._epoch,
-                positions.as_text(confirmed),
-                server.system_id,
-                server.timeline,
-            )
+            await self._begin_at(confirmed, server)
         await self._table_watch.settle(connection)  # also requests that new tables are read
         return StartingPoint(
-            slot=self._slot, publication=self._publication, position=confirmed if position is None else position,
-            captured=0 if stored is None else stored.captured, is_new=stored is None, table_watch=self._table_watch,
-        )  # fmt: skip
+            slot=self._slot,
+            publication=self._publication,
+            position=confirmed if position is None else position,
+            captured=0 if stored is None else stored.captured,
+            is_new=stored is None,
+            table_watch=self._table_watch,
+        )
 
     async def _ensure_slot(
         self, connection: SourceConnection, position: int | None, shared_slot: SharedSlot | None
@@ -182,19 +184,18 @@ class CapturePreparation:
             return position
         branched_at = await slots.switch_point(self._dsn, stored.timeline, server.timeline)
         if position > branched_at:
+            name, position = self._todo.name, branched_at
             log.warning(
-                "captured server promoted", source=self._todo.name,
-                branched_at=positions.as_text(branched_at), captured_to=stored.position,
+                "captured server promoted",
+                source=name,
+                branched_at=positions.as_text(branched_at),
+                captured_to=stored.position,
                 hint="the stream has changes that the promoted server lacks, so backfill the tables:"
-                     f" headrace source backfill start {self._todo.name}",
-            )  # fmt: skip
-            position = branched_at
-        await store.begin_capture(
-            self._database,
-            self._todo.number,
-            self._epoch,
-            positions.as_text(position),
-            server.system_id,
-            server.timeline,
-        )
+                f" headrace source backfill start {name}",
+            )
+        await self._begin_at(position, server)
         return position
+
+    async def _begin_at(self, position: int, server: slots.Server) -> None:
+        start = (positions.as_text(position), server.system_id, server.timeline)
+        await store.begin_capture(self._database, self._todo.number, self._epoch, *start)

@@ -36,7 +36,7 @@ from headrace.model.errors import StoreUnavailable
 from headrace.model.log import Log
 from headrace.sources.postgres.capture.change_reader import ChangeReader, Taker
 from headrace.sources.postgres.connection.arrays import oid_array
-from headrace.sources.postgres.connection.replication_stream import CONFIRM_INTERVAL, ReplicationStream
+from headrace.sources.postgres.connection.replication_stream import CONFIRM_INTERVAL, Replication, ReplicationStream
 from headrace.sources.postgres.connection.source_connection import SourceConnection
 from headrace.sources.postgres.connection.untrusted import SourceDatabase
 from headrace.sources.postgres.database import shared_slots, slots
@@ -180,7 +180,7 @@ class SharedSlot:
             self._joined = anyio.Event()
             await self._joined.wait()
         count = 0
-        while count != len(self._members) and not any(one.fed for one in self._members):
+        while count != len(self._members) and not any(member.fed for member in self._members):
             count = len(self._members)
             await anyio.sleep(self._limits.gather_interval)
 
@@ -246,7 +246,7 @@ class SharedSlot:
                 await reader.handle(received)
 
     def _can_join(self, reader: _SharedReader) -> bool:
-        return any(not one.fed and one.member.handled <= reader.position for one in self._members)
+        return any(not member.fed and member.member.handled <= reader.position for member in self._members)
 
     def _fail_all(self, error: Exception) -> None:
         """Let all capturers fail. They try again, and start where each of them was."""
@@ -264,13 +264,13 @@ class SharedSlot:
         """Leave out the source whose publication was missing. If it is needed from a later position on, the source waits
         for the others. Otherwise it has missed changes, and fails. It may also have been removed.
         """
-        for one in feedings:
-            if one.member.publication != error.publication:
+        for feeding in feedings:
+            if feeding.member.publication != error.publication:
                 continue
-            if one.needed_from > start:
-                self._left_out[error.publication] = one.needed_from
+            if feeding.needed_from > start:
+                self._left_out[error.publication] = feeding.needed_from
             else:
-                self.fail(one.member, error)
+                self.fail(feeding.member, error)
 
     async def _start(self, dsn: SourceDatabase, publications: Sequence[str], start: int) -> ReplicationStream:
         """Start the replication. An earlier connection is terminated, also one of a process that has lost its leases."""
@@ -280,11 +280,13 @@ class SharedSlot:
         try:
             return await ReplicationStream.start(
                 dsn,
-                slot=self.slot,
-                publications=publications,
-                position=start,
-                streaming=self._streaming,
-                confirmed=min(await self._stored_position(), start),
+                Replication(
+                    slot=self.slot,
+                    publications=publications,
+                    position=start,
+                    streaming=self._streaming,
+                    confirmed=min(await self._stored_position(), start),
+                ),
                 application_name=application_name,
             )
         except SlotInUse as error:  # by such a process, which has been a moment faster
@@ -340,10 +342,7 @@ class _SharedReader(ChangeReader):
         with anyio.move_on_after(self._limits.hold_up_timeout) as feeding.waiting:
             await taker.offer()
         if feeding.waiting is not None and feeding.waiting.cancelled_caught:
-            self._failed(
-                taker,
-                SourceUnavailable(_READ_BY_ITSELF.format("is slower than")),
-            )
+            self._failed(taker, SourceUnavailable(_READ_BY_ITSELF.format("is slower than")))
         feeding.waiting = None
 
     def _failed(self, taker: Taker, error: Exception) -> None:

@@ -8,19 +8,20 @@ logged, and the capture continues.
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import anyio
 import msgspec
 
 from headrace import store
 from headrace.model.capture import CaptureFacts
+from headrace.model.clock import Clock
 from headrace.model.errors import HeadraceError
 from headrace.model.log import Log
 from headrace.sources.postgres.capture.alarms import Alarm, alarm_of
 from headrace.sources.postgres.database import slots
+from headrace.sources.postgres.held_capture import HeldCapture
 from headrace.sources.postgres.spec import PostgresSpec
 
 if TYPE_CHECKING:
@@ -42,50 +43,60 @@ HEARTBEAT = "select pg_logical_emit_message(true, 'headrace.heartbeat', '')"
 advances the slot.
 """
 
-Progress = Callable[[], tuple[int, int, datetime | None]]
-"""Returns the capturer's progress: the WAL location up to which everything is in the stream, the total
-number of changes, and the commit time of the newest transaction.
-"""
-
 _FAILURES = (HeadraceError, OSError, TimeoutError)
+
+
+class Observed(Protocol):
+    """The capturer, as the slot monitor sees it."""
+
+    @property
+    def progress(self) -> tuple[int, int, datetime | None]:
+        """The WAL location up to which everything is in the stream, the total number of changes, and the commit
+        time of the newest transaction."""
+
+    @property
+    def problem(self) -> tuple[str | None, str | None]:
+        """A problem that does not stop the capture, and the statement that corrects it."""
+
+    @property
+    def lowest(self) -> tuple[str, int] | None:
+        """The source of a shared slot with the smallest stored position, and that position. None for a slot of its
+        own."""
+
+    async def connect(self) -> SourceConnection:
+        """Make a connection to the captured server."""
 
 
 class SlotMonitor:
     """Observes the slot of one capturer.
 
     Args:
-        database: where the state is stored.
-        number: the source's number in that database.
-        epoch: the capture lease's epoch.
+        capture: the source's capture.
         spec: the source's settings, of which `alarm` and `heartbeat` matter here.
         slot: the slot's name.
-        connect: makes a connection to the captured server.
-        progress: returns the capturer's progress.
+        observed: the capturer.
         clock: seconds, monotonic.
-        problem: returns a problem that does not stop the capture, and what corrects it. It is stored
-            with the state.
-        lowest: returns which source of a shared slot has the smallest stored position, and that position. None for
-            a slot of its own.
         interval: seconds between two checks.
         answer_timeout: timeout in seconds for an answer of the server, connecting included.
     """
 
     def __init__(
-        self, database: store.Database, number: int, epoch: int, spec: PostgresSpec, slot: str,
-        connect: Callable[[], Awaitable[SourceConnection]], progress: Progress, clock: Callable[[], float] = time.monotonic,
-        problem: Callable[[], tuple[str | None, str | None]] = lambda: (None, None),
-        *, lowest: Callable[[], tuple[str, int] | None] = lambda: None, interval: float = INTERVAL, answer_timeout: float = ANSWER_TIMEOUT,
-    ) -> None:  # fmt: skip
-        self._database = database
-        self._number = number
-        self._epoch = epoch
+        self,
+        capture: HeldCapture,
+        spec: PostgresSpec,
+        slot: str,
+        observed: Observed,
+        clock: Clock = time.monotonic,
+        interval: float = INTERVAL,
+        answer_timeout: float = ANSWER_TIMEOUT,
+    ) -> None:
+        self._database = capture.database
+        self._number = capture.number
+        self._epoch = capture.epoch
         self._spec = spec
         self._slot = slot
-        self._connect = connect
-        self._progress = progress
+        self._observed = observed
         self._clock = clock
-        self._problem = problem
-        self._lowest = lowest
         self._interval = interval
         self._answer_timeout = answer_timeout
         self._connection: SourceConnection | None = None
@@ -111,7 +122,7 @@ class SlotMonitor:
 
     async def check(self) -> bool:
         """Query the server once, and store the result. Returns whether the capture lease is still valid."""
-        position, total, committed_at = self._progress()
+        position, total, committed_at = self._observed.progress
         now = self._clock()
         facts = await self._query_slot(position)
         if facts is not None:
@@ -131,7 +142,7 @@ class SlotMonitor:
         try:
             with anyio.fail_after(self._answer_timeout):
                 if self._connection is None:
-                    self._connection = await self._connect()
+                    self._connection = await self._observed.connect()
                 facts = await slots.slot_facts(self._connection, self._slot, position)
         except _FAILURES as error:
             await self._close()
@@ -142,14 +153,12 @@ class SlotMonitor:
 
     def _update_alarm(self, facts: CaptureFacts, position: int) -> None:
         """Begin or end an alarm, and log that once."""
-        previous, holder = self._alarm, self._lowest()
+        previous, holder = self._alarm, self._observed.lowest
         if holder is not None and holder[1] < position and facts.behind is not None:
             facts = msgspec.structs.replace(facts, behind=facts.behind + position - holder[1])
-        self._alarm = alarm_of(
-            facts, source=self._spec.name, slot=self._slot, limit=self._spec.alarm,
-            held_by=None if holder is None else holder[0],
-            current=None if previous is None else previous.kind,
-        )  # fmt: skip
+        held_by, current = None if holder is None else holder[0], None if previous is None else previous.kind
+        source, limit = self._spec.name, self._spec.alarm
+        self._alarm = alarm_of(facts, source=source, slot=self._slot, limit=limit, held_by=held_by, current=current)
         if self._alarm is not None and (previous is None or previous.kind != self._alarm.kind):
             log.warning(
                 "slot alarm", source=self._spec.name, slot=self._slot, alarm=self._alarm.kind, error=self._alarm.text
@@ -174,7 +183,7 @@ class SlotMonitor:
     async def _store(self, facts: CaptureFacts) -> bool:
         try:
             return await store.report_capture(
-                self._database, self._number, self._epoch, "running", *self._problem(), facts=facts
+                self._database, self._number, self._epoch, "running", *self._observed.problem, facts=facts
             )
         except HeadraceError:  # the capturer has the same problem, and reports it
             return True

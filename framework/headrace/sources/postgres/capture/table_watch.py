@@ -29,6 +29,7 @@ from headrace.sources.postgres.connection.source_connection import SourceConnect
 from headrace.sources.postgres.database import fingerprints, publications
 from headrace.sources.postgres.database.digests import digest
 from headrace.sources.postgres.database.fingerprints import Fingerprint
+from headrace.sources.postgres.held_capture import HeldCapture
 from headrace.sources.postgres.spec import PostgresSpec
 from headrace.store import CapturedTable, CaptureToDo
 from headrace.store.database.missing_objects import with_repeat
@@ -50,10 +51,9 @@ class TableWatch:
     """Watches the tables of one source, under one capture lease.
 
     Args:
-        database: Headrace's database, open.
+        capture: the source's capture.
         todo: the source.
         spec: its settings.
-        epoch: the capture lease's epoch.
         publication: the name of its publication.
         schema_cache: the cache of its tables.
         clock: seconds, monotonic.
@@ -63,14 +63,19 @@ class TableWatch:
     """
 
     def __init__(
-        self, database: store.Database, todo: CaptureToDo, spec: PostgresSpec, epoch: int, publication: str,
-        schema_cache: SchemaCache, clock: Clock = time.monotonic,
-    ) -> None:  # fmt: skip
-        self.guard = PublicationGuard(database, todo.id, spec, publication, lambda: schema_cache.tables, clock)
-        self._database = database
+        self,
+        capture: HeldCapture,
+        todo: CaptureToDo,
+        spec: PostgresSpec,
+        publication: str,
+        schema_cache: SchemaCache,
+        clock: Clock = time.monotonic,
+    ) -> None:
+        self.guard = PublicationGuard(capture.database, todo.id, spec, publication, lambda: schema_cache.tables, clock)
+        self._database = capture.database
         self._todo = todo
         self._spec = spec
-        self._epoch = epoch
+        self._epoch = capture.epoch
         self._publication = publication
         self._schema_cache = schema_cache
         self._clock = clock
@@ -224,7 +229,11 @@ class TableWatch:
         if before is None:
             return
         fingerprint.altered.update(before.altered)
-        altered = [one.oid for one in fingerprints.altered_types(before, fingerprint) if one.composite]
+        altered = [
+            altered_type.oid
+            for altered_type in fingerprints.altered_types(before, fingerprint)
+            if altered_type.composite
+        ]
         if altered:
             await self._schema_cache.look_at_types(connection)
             fingerprint.altered.update(dict.fromkeys(altered, await next_xid(connection)))
@@ -257,9 +266,8 @@ class TableWatch:
                     if resync is None:
                         return False
                 await store.record_captured_table(
-                    transaction, self._todo.number, self._epoch, name, msgspec.json.encode(fingerprint).decode(),
-                    resync,
-                )  # fmt: skip
+                    transaction, self._todo.number, self._epoch, name, msgspec.json.encode(fingerprint).decode(), resync
+                )
                 return True
 
         # Transactions from before a type was altered may still commit values that are kept as text. The table is read
@@ -275,10 +283,8 @@ class TableWatch:
             self._awaited.add(name)
             log.info("table is read", source=self._todo.name, table=name, reason=reason)
         elif reason and not is_new:
-            log.warning(
-                "rows changed without messages", source=self._todo.name, table=name, reason=reason,
-                hint=f"the source has no backfill, so read the table: {self._backfill_command(name)}",
-            )  # fmt: skip
+            hint = f"the source has no backfill, so read the table: {self._backfill_command(name)}"
+            log.warning("rows changed without messages", source=self._todo.name, table=name, reason=reason, hint=hint)
 
     def _note_resyncs(self, stored: Mapping[str, CapturedTable]) -> None:
         unfinished = {name for name, one in stored.items() if one.unfinished}

@@ -71,61 +71,66 @@ class ReceivedPayloads(msgspec.Struct, frozen=True):
     end: int
 
 
+class Replication(msgspec.Struct, frozen=True, kw_only=True):
+    """The changes to stream.
+
+    Args:
+        slot: a slot of pgoutput in the captured database, which no other client uses.
+        publications: which changes to send.
+        position: everything up to here is known. If the slot's confirmed position is higher,
+            the server silently begins there.
+        confirmed: the position that the server may be told at first, if it is lower than `position`.
+        copy_of: another slot. `slot` is created as a temporary copy of it, and ends with the connection.
+        streaming: whether the server may stream large transactions while they are still open.
+        confirm_interval: seconds after which a confirmed position is sent to the server.
+        status_interval: longest time in seconds between two status messages. It is shorter if
+            the server's timeout requires that.
+        max_bytes: size of payloads in bytes at which one `read` returns.
+    """
+
+    slot: str
+    publications: Sequence[str]
+    position: int
+    confirmed: int | None = None
+    copy_of: str | None = None
+    streaming: bool = True
+    confirm_interval: float = CONFIRM_INTERVAL
+    status_interval: float = STATUS_INTERVAL
+    max_bytes: int = MAX_BYTES
+
+
 class ReplicationStream:
     """One stream of changes. Create it with `start`. It allows one reader only."""
 
-    def __init__(
-        self,
-        connection: SourceConnection,
-        *,
-        slot: str,
-        publications: Sequence[str],
-        position: int,
-        confirmed: int | None = None,
-        confirm_interval: float = CONFIRM_INTERVAL,
-        status_interval: float = STATUS_INTERVAL,
-        max_bytes: int = MAX_BYTES,
-        streaming: bool = True,
-    ) -> None:
+    def __init__(self, connection: SourceConnection, replication: Replication) -> None:
         self._connection = connection
-        self._slot = slot
-        self._publications = publications
-        self._confirm_interval = confirm_interval
-        self._status_interval = status_interval
-        self._max_bytes = max_bytes
-        self._end = position
-        self._confirmed = self._reported = position if confirmed is None else confirmed
+        self._slot = replication.slot
+        self._publications = replication.publications
+        self._confirm_interval = replication.confirm_interval
+        self._status_interval = replication.status_interval
+        self._max_bytes = replication.max_bytes
+        self._end = position = replication.position
+        self._confirmed = self._reported = position if replication.confirmed is None else replication.confirmed
         self._reported_at = time.monotonic()
         self._gathering = Gathering()
         self._next_read_at = 0.0  # on the event loop's clock
         self._reply_requested = False  # the server wants a status
         self._copy_ended = False  # the server has ended the copy
-        self._streaming = streaming
+        self._streaming = replication.streaming
         self._publication_warning = ""  # the server's warning about a missing publication
         self._failure: HeadraceError | None = None
         connection.conn.notice_handler = self._on_notice
 
     @classmethod
     async def start(
-        cls, database: SourceDatabase, *, slot: str, publications: Sequence[str], position: int, application_name: str, streaming: bool = True,
-        confirmed: int | None = None, copy_of: str | None = None, confirm_interval: float = CONFIRM_INTERVAL, status_interval: float = STATUS_INTERVAL, max_bytes: int = MAX_BYTES,
-    ) -> ReplicationStream:  # fmt: skip
-        """Start streaming what was committed after `position`.
+        cls, database: SourceDatabase, replication: Replication, *, application_name: str
+    ) -> ReplicationStream:
+        """Start streaming the changes that were committed after the position.
 
         Args:
             database: the captured database.
-            slot: a slot of pgoutput in that database, which no other client uses.
-            publications: which changes to send.
-            position: everything up to here is known. If the slot's confirmed position is higher,
-                the server silently begins there.
+            replication: the changes to stream.
             application_name: the connection's name in `pg_stat_replication`.
-            streaming: whether the server may stream large transactions while they are still open.
-            confirmed: the position that the server may be told at first, if it is lower than `position`.
-            copy_of: another slot. `slot` is created as a temporary copy of it, and ends with the connection.
-            confirm_interval: seconds after which a confirmed position is sent to the server.
-            status_interval: longest time in seconds between two status messages. It is shorter if
-                the server's timeout requires that.
-            max_bytes: size of payloads in bytes at which one `read` returns.
 
         Raises:
             SlotLost: there is no such slot, or the WAL that it needs is gone.
@@ -138,31 +143,21 @@ class ReplicationStream:
                 "select setting from pg_catalog.pg_settings where name = 'wal_sender_timeout'"
             )
             await connection.query("set client_min_messages = 'warning'")  # see `_on_notice`
-            if copy_of is not None:
-                await connection.query(
-                    f"select pg_catalog.pg_copy_logical_replication_slot('{_literal(copy_of)}', '{_literal(slot)}', true)"
-                )
-            await connection.query(_statement(slot, publications, position, connection.version, streaming))
+            if replication.copy_of is not None:
+                names = f"'{_literal(replication.copy_of)}', '{_literal(replication.slot)}'"
+                await connection.query(f"select pg_catalog.pg_copy_logical_replication_slot({names}, true)")
+            await connection.query(_statement(replication, connection.version))
         except SourceRefused as error:
             await connection.close()
-            raise _start_error(error, slot) from error
+            raise _start_error(error, replication.slot) from error
         except BaseException:
             await connection.close()
             raise
         sender_timeout = int(timeout or 0) / 1000  # 0 means that the server waits for ever
         if sender_timeout:
-            status_interval = min(status_interval, sender_timeout / 3)
-        return cls(
-            connection,
-            slot=slot,
-            publications=publications,
-            position=position,
-            confirmed=confirmed,
-            confirm_interval=confirm_interval,
-            status_interval=status_interval,
-            max_bytes=max_bytes,
-            streaming=streaming,
-        )
+            status_interval = min(replication.status_interval, sender_timeout / 3)
+            replication = msgspec.structs.replace(replication, status_interval=status_interval)
+        return cls(connection, replication)
 
     async def read(self) -> ReceivedPayloads:
         """Wait for something, and return everything that has arrived, up to `MAX_PAYLOADS` payloads or `MAX_BYTES` bytes.
@@ -323,18 +318,19 @@ class ReplicationStream:
                     await self._connection.wait_readable()
 
 
-def _statement(slot: str, publications: Sequence[str], position: int, version: int, streaming: bool) -> str:
+def _statement(replication: Replication, version: int) -> str:
     # 2 (PostgreSQL 14) has streamed transactions, 3 (15) prepared ones, 4 (16) streamed ones for
     # parallel apply.
     protocol = min(max(version // 10_000 - 12, 2), 4)
     options = {
         "proto_version": str(protocol),
-        "publication_names": ", ".join(map(table_names.quoted, publications)),
+        "publication_names": ", ".join(map(table_names.quoted, replication.publications)),
         "messages": "true",
-        "streaming": "on" if streaming else "off",
+        "streaming": "on" if replication.streaming else "off",
     }
     text = ", ".join(f"{name} '{_literal(value)}'" for name, value in options.items())
-    return f"START_REPLICATION SLOT {table_names.quoted(slot)} LOGICAL {positions.as_text(position)} ({text})"
+    slot, position = table_names.quoted(replication.slot), positions.as_text(replication.position)
+    return f"START_REPLICATION SLOT {slot} LOGICAL {position} ({text})"
 
 
 def _literal(text: str) -> str:

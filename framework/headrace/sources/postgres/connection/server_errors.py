@@ -13,20 +13,7 @@ _LOCK_TIMEOUT = "55P03"
 
 # Shutdown, restart, out of connections, memory or disk, idle timeout, a deadlock.
 _TRANSIENT = frozenset(
-    (
-        "25P03",
-        "25P04",
-        "40001",
-        "40P01",
-        "53000",
-        "53100",
-        "53200",
-        "53300",
-        "57P01",
-        "57P02",
-        "57P03",
-        "57P05",
-    )
+    ("25P03", "25P04", "40001", "40P01", "53000", "53100", "53200", "53300", "57P01", "57P02", "57P03", "57P05")
 )
 
 
@@ -52,12 +39,15 @@ _CONNECTION_ERRORS: tuple[tuple[str, str], ...] = (
     ("permission denied to start WAL sender", "Let the role replicate: alter role ... replication"),
     ("must be superuser or replication role to start walsender", "Let the role replicate: alter role ... replication"),
     ("permission denied for database", "Let the role connect: grant connect on database ... to ..."),
-    ("is not currently accepting connections", "Let the database accept connections: alter database ... allow_connections true"),
+    (
+        "is not currently accepting connections",
+        "Let the database accept connections: alter database ... allow_connections true",
+    ),
     ("server does not support SSL", "Remove sslmode from the URL, or set up TLS on the server"),
     ("certificate verify failed", "Its certificate is not trusted. Set the right sslrootcert in the URL"),
     ("root certificate file", "The root certificate is missing. Set the right sslrootcert in the URL"),
     ("invalid sslmode value", "Set sslmode to disable, allow, prefer, require, verify-ca or verify-full"),
-)  # fmt: skip
+)
 
 
 def connection_error(text: str, label: str) -> HeadraceError:

@@ -18,12 +18,7 @@ import anyio.lowlevel
 
 from headrace.model.errors import ConfigurationError, HeadraceError
 from headrace.sources.postgres.connection import addresses, server_errors
-from headrace.sources.postgres.connection.untrusted import (
-    SourceDatabase,
-    UntrustedDatabase,
-    check_address,
-    explicit,
-)
+from headrace.sources.postgres.connection.untrusted import SourceDatabase, UntrustedDatabase, check_address, explicit
 from headrace.sources.postgres.errors import SourceStopped, SourceUnavailable
 from headrace.store.connections.forks import give_up_in_children
 
@@ -83,9 +78,13 @@ class SourceConnection:
 
     @classmethod
     async def connect(
-        cls, database: SourceDatabase, *, application_name: str, replication: bool = False,
+        cls,
+        database: SourceDatabase,
+        *,
+        application_name: str,
+        replication: bool = False,
         timeout: float = CONNECT_TIMEOUT,
-    ) -> SourceConnection:  # fmt: skip
+    ) -> SourceConnection:
         """Connect, and set the session's text formats.
 
         Args:

@@ -47,22 +47,30 @@ MAX_HOSTS = 8
 _NOWHERE = "/dev/null/none"
 """A path that can't exist. An empty one would stand for a file in the home directory."""
 
-_ACCEPTED = frozenset((
-    "host", "hostaddr", "port", "dbname", "user", "password", "options", "application_name", "fallback_application_name",
-    "client_encoding", "connect_timeout", "keepalives", "keepalives_idle", "keepalives_interval", "keepalives_count",
-    "tcp_user_timeout", "sslmode", "sslnegotiation", "sslsni", "sslcompression", "ssl_min_protocol_version",
-    "ssl_max_protocol_version", "min_protocol_version", "max_protocol_version", "channel_binding", "target_session_attrs",
-    "load_balance_hosts", "require_auth", "gssencmode", "gssdelegation", "sslcertmode", "sslrootcert",
-))  # fmt: skip
+_SERVERS = ("host", "hostaddr", "port", "dbname", "target_session_attrs", "load_balance_hosts")
+_SESSION = ("user", "password", "options", "application_name", "fallback_application_name", "client_encoding")
+_TIMES = (
+    "connect_timeout",
+    "tcp_user_timeout",
+    "keepalives",
+    *(f"keepalives_{n}" for n in ("idle", "interval", "count")),
+)
+_TLS = ("sslmode", "sslnegotiation", "sslsni", "sslcompression", "sslcertmode", "sslrootcert", "channel_binding")
+_VERSIONS = tuple(f"{bound}_protocol_version" for bound in ("ssl_min", "ssl_max", "min", "max"))
+_LOGIN = ("require_auth", "gssencmode", "gssdelegation")
+_ACCEPTED = frozenset((*_SERVERS, *_SESSION, *_TIMES, *_TLS, *_VERSIONS, *_LOGIN))
 
 _PASSWORD_METHODS = ("none", "password", "md5", "scram-sha-256")
 """Methods of authentication that need nothing but the URL. Others use tickets of the process's user."""
 
-_FIXED = {
-    "passfile": _NOWHERE, "sslcert": _NOWHERE, "sslkey": _NOWHERE, "sslcrl": _NOWHERE, "sslcrldir": "", "sslpassword": "",
-    "sslcertmode": "disable", "gssencmode": "disable", "gssdelegation": "0", "requirepeer": "", "krbsrvname": "postgres",
-    "gsslib": "", "oauth_client_secret": "", "service": None, "servicefile": None, "sslkeylogfile": None,
-}  # fmt: skip
+_FIXED: dict[str, str | None] = {
+    **dict.fromkeys(("passfile", "sslcert", "sslkey", "sslcrl"), _NOWHERE),
+    **dict.fromkeys(("sslcrldir", "sslpassword", "requirepeer", "gsslib", "oauth_client_secret"), ""),
+    **dict.fromkeys(("sslcertmode", "gssencmode"), "disable"),
+    "gssdelegation": "0",
+    "krbsrvname": "postgres",
+    **dict.fromkeys(("service", "servicefile", "sslkeylogfile"), None),
+}
 """Parameters that a user can't choose. None leaves one out."""
 
 _SAFE = {"connect_timeout": "10", "max_protocol_version": "3.0", "min_protocol_version": "3.0"}

@@ -289,11 +289,20 @@ def _table(row: tuple[str | None, ...]) -> tuple[Table, int | None]:
     table_columns = tuple(TableColumn(*column) for column in _json(columns))
     old = [column.name for column in table_columns if column.published] if identity == "f" else _json(identity_columns)
     table = Table(
-        oid=int(oid), name=table_names.joined(schema, relation), schema=schema, relation=relation, columns=table_columns,
-        key=tuple(_json(key)), primary=primary == "t", identity=identity, identity_columns=tuple(old),
-        partitioned=kind == "p", estimate=None if estimate is None else int(estimate),
-        leaf_identities=tuple((name, frozenset(known)) for name, known in _json(leaf_identities)), own_part=own_part,
-    )  # fmt: skip
+        oid=int(oid),
+        name=table_names.joined(schema, relation),
+        schema=schema,
+        relation=relation,
+        columns=table_columns,
+        key=tuple(_json(key)),
+        primary=primary == "t",
+        identity=identity,
+        identity_columns=tuple(old),
+        partitioned=kind == "p",
+        estimate=None if estimate is None else int(estimate),
+        leaf_identities=tuple((name, frozenset(known)) for name, known in _json(leaf_identities)),
+        own_part=own_part,
+    )
     return table, int(root) if root else None
 
 

@@ -184,15 +184,17 @@ class _Check:
                 error("version", f"The server is PostgreSQL {version}. Capturing needs {OLDEST_VERSION} or newer.")
             ]
         if in_recovery:
-            findings.append(
-                error("standby", "The server is a standby. Set the primary in the source's database URL. If the URL has several hosts,"
-                                 " add target_session_attrs=primary.")
-            )  # fmt: skip
+            text = (
+                "The server is a standby. Set the primary in the source's database URL. If the URL has several hosts,"
+                " add target_session_attrs=primary."
+            )
+            findings.append(error("standby", text))
         if int(pid) != self.connection.conn.backend_pid:
-            findings.append(
-                error("pooler", f"The database {database} is behind a connection pooler, and replication does not work through one. Set the server"
-                                " itself in the source's database URL.")
-            )  # fmt: skip
+            text = (
+                f"The database {database} is behind a connection pooler, and replication does not work through one. Set the"
+                " server itself in the source's database URL."
+            )
+            findings.append(error("pooler", text))
         return findings
 
     async def _wal_level(self, level: str) -> Finding:
@@ -205,8 +207,7 @@ class _Check:
                 f"wal_level is replica. PostgreSQL {version} writes logical WAL while there is a logical slot.",
             )
         provider = await self.connection.query(
-            "select name from pg_catalog.pg_settings where name = any ($1::text[])",
-            text_array(_PROVIDER_ADVICE),
+            "select name from pg_catalog.pg_settings where name = any ($1::text[])", text_array(_PROVIDER_ADVICE)
         )
         text = f"wal_level is {level}, but it must be logical."
         if provider:
@@ -285,9 +286,10 @@ class _Check:
             )
         if missing_actions:
             yield error(
-                "publication", f"The publication {name} does not publish these actions: {', '.join(missing_actions)}.",
+                "publication",
+                f"The publication {name} does not publish these actions: {', '.join(missing_actions)}.",
                 publications.set_actions_statement(name, publication.actions | set(self.spec.actions)),
-            )  # fmt: skip
+            )
         if not missing_tables and not missing_actions and not filters:
             yield ok("publication", f"The publication {name} has the source's tables.")
 

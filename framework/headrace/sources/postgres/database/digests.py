@@ -58,7 +58,10 @@ async def digest(connection: SourceConnection, tables: Iterable[int], names: Seq
     parts = [table_names.split(name) for name in names]
     of_schemas = _OF_SCHEMAS if connection.version >= 150000 else "null"
     ((found,),) = await connection.query(
-        _DIGEST.format(fingerprints=fingerprints.sql(connection), not_null=catalog.NOT_NULL, of_schemas=of_schemas), oid_array(tables), publication,
-        text_array(schema for schema, _ in parts), text_array(relation for _, relation in parts),
-    )  # fmt: skip
+        _DIGEST.format(fingerprints=fingerprints.sql(connection), not_null=catalog.NOT_NULL, of_schemas=of_schemas),
+        oid_array(tables),
+        publication,
+        text_array(schema for schema, _ in parts),
+        text_array(relation for _, relation in parts),
+    )
     return found or ""

@@ -7,14 +7,14 @@ from headrace.model.capture import Finding
 
 def ok(what: str, text: str) -> Finding:
     """Return a finding for something that is right."""
-    return Finding(what=what, level="ok", told=text)
+    return Finding(what=what, level="ok", message=text)
 
 
-def warning(what: str, text: str, mend: str | None = None) -> Finding:
+def warning(what: str, text: str, hint: str | None = None) -> Finding:
     """Return a finding for something that works, but less well than it could."""
-    return Finding(what=what, level="warning", told=text, mend=mend)
+    return Finding(what=what, level="warning", message=text, hint=hint)
 
 
-def error(what: str, text: str, mend: str | None = None) -> Finding:
+def error(what: str, text: str, hint: str | None = None) -> Finding:
     """Return a finding for something that can't work."""
-    return Finding(what=what, level="error", told=text, mend=mend)
+    return Finding(what=what, level="error", message=text, hint=hint)

@@ -77,11 +77,16 @@ async def find_publication(connection: SourceConnection, name: str) -> Publicati
     listed = msgspec.json.decode(named or "[]", type=list[tuple[int, str, str]])
     incomplete = (comment or "").partition(_INCOMPLETE)[2]
     return Publication(
-        all_tables=all_tables == "t", actions=frozenset(action for action, published in flags.items() if published == "t"),
-        via_root=root == "t", generated=generated == "s", all_sequences=sequences == "true", owned=owned == "t", owner=owner or "",
+        all_tables=all_tables == "t",
+        actions=frozenset(action for action, published in flags.items() if published == "t"),
+        via_root=root == "t",
+        generated=generated == "s",
+        all_sequences=sequences == "true",
+        owned=owned == "t",
+        owner=owner or "",
         named={oid: table_names.joined(schema, relation) for oid, schema, relation in listed},
         incomplete=frozenset(int(oid) for oid in incomplete.split(",") if oid.strip().isdigit()),
-    )  # fmt: skip
+    )
 
 
 async def tables_missing_from(connection: SourceConnection, name: str, tables: Iterable[Table]) -> list[Table]:

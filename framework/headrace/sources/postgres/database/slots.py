@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 import time
+from typing import Any
 
 import anyio
 import msgspec
@@ -136,9 +137,12 @@ async def identify_server(connection: SourceConnection) -> Server:
     """Return the server's identity and position. Raises `SourceUnavailable`, `SourceRefused`."""
     ((system_id, in_recovery, position, timeline),) = await connection.query(_SERVER)
     return Server(
-        version=connection.version, system_id=system_id or "", timeline=int(timeline or 0), position=positions.parse(position or "0/0"),
+        version=connection.version,
+        system_id=system_id or "",
+        timeline=int(timeline or 0),
+        position=positions.parse(position or "0/0"),
         in_recovery=in_recovery == "t",
-    )  # fmt: skip
+    )
 
 
 async def switch_point(
@@ -182,25 +186,11 @@ async def find_slot(connection: SourceConnection, name: str) -> Slot | None:
     rows = await connection.query(_SLOT, name)
     if not rows:
         return None
-    (
-        plugin,
-        kind,
-        database,
-        in_this_database,
-        temporary,
-        two_phase,
-        wal_status,
-        confirmed,
-        pid,
-        application,
-        user,
-        invalidation,
-    ) = rows[0]
-    return Slot(
-        plugin=plugin, kind=kind or "", database=database, in_this_database=in_this_database == "t", temporary=temporary == "t", two_phase=two_phase == "t",
-        wal_status=wal_status, confirmed=None if confirmed is None else positions.parse(confirmed), pid=pid, application=application,
-        user=user, invalidation=invalidation,
-    )  # fmt: skip
+    columns = dict(zip(Slot.__struct_fields__, rows[0], strict=True))
+    flags = {name: columns[name] == "t" for name in ("in_this_database", "temporary", "two_phase")}
+    confirmed = None if columns["confirmed"] is None else positions.parse(columns["confirmed"])
+    given: dict[str, Any] = {**columns, **flags, "kind": columns["kind"] or "", "confirmed": confirmed}
+    return Slot(**given)
 
 
 async def ensure_slot(

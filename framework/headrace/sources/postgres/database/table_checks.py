@@ -5,6 +5,7 @@ can be identified.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from typing import Any
 
 import msgspec
 
@@ -95,10 +96,14 @@ async def tables(
             connection, spec, [table.oid], None if publication is not None else own_publication
         )
         findings = [
-            *_privileges(table, facts, spec), *_key(table, facts, spec, refusals), *_refusals(table, facts, spec, refusals),
-            *_identity(table, facts, spec), *_descendants(table, facts, spec), *_columns(table, spec),
+            *_privileges(table, facts, spec),
+            *_key(table, facts, spec, refusals),
+            *_refusals(table, facts, spec, refusals),
+            *_identity(table, facts, spec),
+            *_descendants(table, facts, spec),
+            *_columns(table, spec),
             *_sort(table, facts, spec),
-        ]  # fmt: skip
+        ]
         if located.problem is None and not any(finding.level == "error" for finding in findings):
             row_count = f" and has about {table.estimate:,} rows" if (table.estimate or 0) > 1 else ""
             yield ok(table.name, f"The table exists{row_count}. Its key is {', '.join(table.key) or 'none'}.")
@@ -107,13 +112,10 @@ async def tables(
 
 
 async def _facts(connection: SourceConnection, table: Table, spec: PostgresSpec) -> _Facts:
-    ((role, has_usage, has_select, row_security, partitions, children, unreplicated, virtual, has_primary, sorted_),) = await connection.query(
-        _FACTS, str(table.oid), spec.sort
-    )  # fmt: skip
-    return _Facts(
-        role or "", has_usage == "t", has_select == "t", row_security == "t", _names(partitions), _names(children), _names(unreplicated), virtual == "t",
-        has_primary == "t", sorted_ == "t",
-    )  # fmt: skip
+    ((role, *facts),) = await connection.query(_FACTS, str(table.oid), spec.sort)
+    flags, relations = [fact == "t" for fact in facts], map(_names, facts[3:6])
+    values: tuple[Any, ...] = (role or "", *flags[:3], *relations, *flags[6:])
+    return _Facts(*values)
 
 
 def _names(listed: str | None) -> list[str]:
@@ -124,14 +126,16 @@ def _privileges(table: Table, facts: _Facts, spec: PostgresSpec) -> Iterator[Fin
     level = error if spec.backfill or spec.mode == "rows" else warning
     if not facts.has_usage:
         yield level(
-            table.name, f"The role {facts.role} has no usage privilege on the schema {table.schema}, so it can't read rows.",
+            table.name,
+            f"The role {facts.role} has no usage privilege on the schema {table.schema}, so it can't read rows.",
             f"grant usage on schema {table_names.quoted(table.schema)} to {facts.role};",
-        )  # fmt: skip
+        )
     if not facts.has_select:
         yield level(
-            table.name, f"The role {facts.role} has no select privilege on the table, so a backfill can't read it.",
+            table.name,
+            f"The role {facts.role} has no select privilege on the table, so a backfill can't read it.",
             f"grant select on {table.name} to {facts.role};",
-        )  # fmt: skip
+        )
     if facts.row_security:
         yield warning(
             table.name,
@@ -286,9 +290,10 @@ def _sort(table: Table, facts: _Facts, spec: PostgresSpec) -> Iterator[Finding]:
     name = table_names.quoted(column.name)
     if not column.not_null:
         yield error(
-            table.name, f"The sort column {name} may be null. It must be not null.",
+            table.name,
+            f"The sort column {name} may be null. It must be not null.",
             f"alter table {table.name} alter column {name} set not null;",
-        )  # fmt: skip
+        )
     if column.type_oid == _UUID:
         yield warning(
             table.name,
@@ -303,6 +308,7 @@ def _sort(table: Table, facts: _Facts, spec: PostgresSpec) -> Iterator[Finding]:
         order = ", ".join([name, *(table_names.quoted(key) for key in table.key if key != column.name)])
         how = "" if table.partitioned else "concurrently "
         yield warning(
-            table.name, f"No index begins with the sort column {name}, so a backfill would sort the whole table for each chunk.",
+            table.name,
+            f"No index begins with the sort column {name}, so a backfill would sort the whole table for each chunk.",
             f"create index {how}on {table.name} ({order});",
-        )  # fmt: skip
+        )

@@ -252,7 +252,6 @@ Change = ShortChange | Insert | Update | Delete | Truncate
 CHANGES: Final = frozenset((ShortChange, Insert, Update, Delete, Truncate))
 """The types of changes. `type(message) in CHANGES` is cheaper than a call of `isinstance`."""
 
-AnyMessage = (
-    Begin | Commit | Origin | Relation | Type | ShortChange | Insert | Update | Delete | Truncate | LogicalMessage | StreamStart | StreamStop | StreamCommit
-    | StreamAbort | BeginPrepare | Prepare | CommitPrepared | RollbackPrepared
-)  # fmt: skip
+Streamed = StreamStart | StreamStop | StreamCommit | StreamAbort
+Prepared = BeginPrepare | Prepare | CommitPrepared | RollbackPrepared
+AnyMessage = Begin | Commit | Origin | Relation | Type | Change | LogicalMessage | Streamed | Prepared

@@ -108,9 +108,13 @@ class KeySettings(Protocol):
 
 
 def key_maker(
-    spec: KeySettings, table: Table, columns: Sequence[str], indexes: Mapping[str, int], type_oids: Mapping[str, int],
+    spec: KeySettings,
+    table: Table,
+    columns: Sequence[str],
+    indexes: Mapping[str, int],
+    type_oids: Mapping[str, int],
     converters: Mapping[str, Converter],
-) -> KeyMaker:  # fmt: skip
+) -> KeyMaker:
     """Return a function that makes the keys of a table's rows.
 
     Args:

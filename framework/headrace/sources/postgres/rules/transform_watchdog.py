@@ -77,14 +77,14 @@ _watchdogs: set[TransformWatchdog] = set()
 
 def _interrupt(_number: int, _frame: FrameType | None) -> None:
     """Handle the signal, in the main thread: interrupt a call that takes too long, and nothing else."""
-    if any(one._is_late for one in _watchdogs):
+    if any(watchdog._is_late for watchdog in _watchdogs):
         raise _Interruption
 
 
 def _look(_number: int, _frame: FrameType | None) -> None:
     """Handle the signal of the timer, in the main thread."""
-    for one in _watchdogs:
-        one._look_at_cpu_time()
+    for watchdog in _watchdogs:
+        watchdog._look_at_cpu_time()
 
 
 class TransformWatchdog:
@@ -205,9 +205,13 @@ class TransformWatchdog:
             return  # it has returned meanwhile, and the source is stopped
         ends = _may_end_process
         log.error(
-            "transform holds up the process", source=watched.source, error=reason.reason, hint=reason.mend, stack=stack,
+            "transform holds up the process",
+            source=watched.source,
+            error=reason.reason,
+            hint=reason.mend,
+            stack=stack,
             exit_code=EXIT_CODE if ends else None,
-        )  # fmt: skip
+        )
         if ends:
             for handler in logging.getLogger().handlers:
                 handler.flush()

@@ -162,9 +162,8 @@ class Shaper:
         else:
             missing = []
             record = shape.record(new)
-        data = b'{"record":{%b},"changes":null,"action":"insert"%b%d%b}}' % (
-            record, shape.metadata(transaction), idx, _unchanged(missing),
-        )  # fmt: skip
+        metadata, unchanged = shape.metadata(transaction), _unchanged(missing)
+        data = b'{"record":{%b},"changes":null,"action":"insert"%b%d%b}}' % (record, metadata, idx, unchanged)
         return self._add(shape, new, data, into, missing)
 
     def _update(self, shape: Shape, change: Update, transaction: Transaction, idx: int, into: ShapedChanges) -> int:
@@ -182,16 +181,14 @@ class Shaper:
             changes = b"{%b}" % shape.changed_identity(new, old)
         else:
             changes = b"{%b}" % shape.changed(new, old)
-        data = b'{"record":{%b},"changes":%b,"action":"update"%b%d%b}}' % (
-            record, changes, shape.metadata(transaction), idx, _unchanged(missing) if missing else b"",
-        )  # fmt: skip
+        metadata, unchanged = shape.metadata(transaction), _unchanged(missing) if missing else b""
+        data = b'{"record":{%b},"changes":%b,"action":"update"%b%d%b}}' % (record, changes, metadata, idx, unchanged)
         return self._add(shape, new, data, into, missing)
 
     def _delete(self, shape: Shape, change: Delete, transaction: Transaction, idx: int, into: ShapedChanges) -> int:
         old = old_row(shape, change.old, change.key_only)
-        data = b'{"record":{%b},"changes":null,"action":"delete"%b%d}}' % (
-            shape.known(old), shape.metadata(transaction), idx,
-        )  # fmt: skip
+        record, metadata = shape.known(old), shape.metadata(transaction)
+        data = b'{"record":{%b},"changes":null,"action":"delete"%b%d}}' % (record, metadata, idx)
         return self._add(shape, old, data, into, shape.missing(old))
 
     def _add(self, shape: Shape, row: Sequence[Value], data: bytes, into: ShapedChanges, missing: Sequence[str]) -> int:
@@ -326,10 +323,8 @@ class Shaper:
         """Keep a row as a failure with all values as text, after a bug in shaping. It must not hold up
         the slot for ever.
         """
-        log.error(
-            "row not shaped", source=self._spec.name, table=shape.table.name, exc_info=error,
-            hint=f"the row is kept as a failure: headrace source postgres failures ls {self._spec.name}",
-        )  # fmt: skip
+        hint = f"the row is kept as a failure: headrace source postgres failures ls {self._spec.name}"
+        log.error("row not shaped", source=self._spec.name, table=shape.table.name, exc_info=error, hint=hint)
         data = b'{"record":{%b}%b%d}}' % (shape.as_text(row), shape.metadata(transaction), idx)
         return self._builder.add_failure(None, data, error, into)
 
@@ -378,9 +373,14 @@ class Shaper:
         return [(shape.table.name, key, left_out) for key in keys if all(isinstance(value, bytes) for value in key)]  # type: ignore[misc]
 
     def add_rows(
-        self, table: Table, types: Mapping[int, TypeInfo], rows: Sequence[Sequence[bytes | None]], columns: Sequence[str],
-        transaction: Transaction, into: ShapedChanges,
-    ) -> int:  # fmt: skip
+        self,
+        table: Table,
+        types: Mapping[int, TypeInfo],
+        rows: Sequence[Sequence[bytes | None]],
+        columns: Sequence[str],
+        transaction: Transaction,
+        into: ShapedChanges,
+    ) -> int:
         """Add rows that a backfill has read.
 
         Args:

@@ -48,9 +48,14 @@ class Shape:
     """
 
     def __init__(
-        self, spec: PostgresSpec, table: Table, columns: Sequence[tuple[str, int]], identity: Collection[int],
-        key: Sequence[str] | None, types: Mapping[int, TypeInfo],
-    ) -> None:  # fmt: skip
+        self,
+        spec: PostgresSpec,
+        table: Table,
+        columns: Sequence[tuple[str, int]],
+        identity: Collection[int],
+        key: Sequence[str] | None,
+        types: Mapping[int, TypeInfo],
+    ) -> None:
         self.table = table
         self.width = len(columns)
         self.identity = frozenset(identity)
@@ -127,10 +132,11 @@ class Shape:
         return _members(
             old,
             [
-                field for field in self.fields
+                field
+                for field in self.fields
                 if field[0] in self.identity and old[field[0]] is not UNCHANGED and old[field[0]] != new[field[0]]
             ],
-        )  # fmt: skip
+        )
 
     def key_record(self, row: Sequence[Value]) -> bytes:
         """Return the members of the JSON of a row's key."""
@@ -165,9 +171,8 @@ class Shape:
 def commit_members(transaction: Transaction) -> bytes:
     """Return the members of a message's metadata that depend on the transaction, up to the change's number."""
     seconds, microseconds = divmod(transaction.at, 1_000_000)
-    return b'"commit_timestamp":"%b.%06dZ","commit_lsn":%d,"commit_idx":' % (
-        _second(seconds), microseconds, transaction.lsn,
-    )  # fmt: skip
+    second, lsn = _second(seconds), transaction.lsn
+    return b'"commit_timestamp":"%b.%06dZ","commit_lsn":%d,"commit_idx":' % (second, microseconds, lsn)
 
 
 @lru_cache(maxsize=4)

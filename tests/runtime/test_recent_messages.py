@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from headrace.model.clock import Times, to_microseconds
 from headrace.model.records import Batch
-from headrace.runtime.leasing.kept_messages import MAX_RANGES, OVERHEAD, Content, KeptMessages, Origin, View
+from headrace.runtime.leasing.recent_messages import MAX_RANGES, OVERHEAD, Content, Omission, Origin, RecentMessages
 
 ORIGIN = Origin(UUID(int=1), 1)
 NOW = to_microseconds(datetime(2026, 1, 1, tzinfo=UTC))
@@ -28,15 +28,15 @@ def batch_of(seqs: list[int], contents: list[Content | None], history: UUID | No
     return Batch(1, seqs, None, keys, data, headers, Times(times), 0, False, None, history=history)  # type: ignore[arg-type]
 
 
-def put(kept: KeptMessages, seqs: list[int], origin: Origin = ORIGIN) -> None:
+def put(kept: RecentMessages, seqs: list[int], origin: Origin = ORIGIN) -> None:
     kept.put(origin, batch_of(seqs, [content(seq, origin) for seq in seqs], origin.history), range(len(seqs)))
 
 
-def named(view: View) -> list[int]:
+def named(view: Omission) -> list[int]:
     return [seq for first, last in view.ranges for seq in range(first, last + 1)]
 
 
-def completed(view: View, seqs: list[int]) -> list[str | None]:
+def completed(view: Omission, seqs: list[int]) -> list[str | None]:
     """The keys of a batch that left out what the view has."""
     there = set(named(view))
     batch = batch_of(seqs, [None if seq in there else content(seq) for seq in seqs])
@@ -48,10 +48,10 @@ def completed(view: View, seqs: list[int]) -> list[str | None]:
 def test_what_a_call_left_out_is_there_when_it_returns_however_much_came_meanwhile(
     puts: list[list[int]], room: int
 ) -> None:
-    kept, views = KeptMessages(room * SIZE), [View()]
+    kept, views = RecentMessages(room * SIZE), [Omission()]
     for seqs in puts:
         put(kept, seqs)
-        views.append(kept.view(ORIGIN))
+        views.append(kept.omission(ORIGIN))
         there = named(views[-1])
         assert len(there) == len(set(there))
         assert kept.last == max(there, default=-1)
@@ -62,21 +62,21 @@ def test_what_a_call_left_out_is_there_when_it_returns_however_much_came_meanwhi
 
 
 def test_only_messages_of_the_same_history_and_stream_are_left_out() -> None:
-    kept = KeptMessages(100 * SIZE)
+    kept = RecentMessages(100 * SIZE)
     put(kept, [1, 2])
     after, elsewhere = Origin(UUID(int=2), 1), Origin(UUID(int=1), 2)
     for other in (None, after, elsewhere):
-        view = kept.view(other)
+        view = kept.omission(other)
         assert (view.ranges, view.history) == ([], None)
     put(kept, [2, 3], elsewhere)
-    assert named(kept.view(elsewhere)) == [2, 3]
-    assert named(kept.view(ORIGIN)) == []
+    assert named(kept.omission(elsewhere)) == [2, 3]
+    assert named(kept.omission(ORIGIN)) == []
 
 
 def test_messages_that_expire_and_very_large_ones_are_not_kept() -> None:
-    kept = KeptMessages(8 * SIZE)
+    kept = RecentMessages(8 * SIZE)
     contents: list[Content | None] = [
         ("a", DATA, '{"headrace-expires-in": 60}', NOW), ("b", DATA + "x", None, NOW), ("c", DATA, '{"a": 1}', NOW),
     ]  # fmt: skip
     kept.put(ORIGIN, batch_of([1, 2, 3], contents), range(3))
-    assert named(kept.view(ORIGIN)) == [3]
+    assert named(kept.omission(ORIGIN)) == [3]

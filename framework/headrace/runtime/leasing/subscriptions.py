@@ -1,18 +1,17 @@
-"""The idle consumers of one process, which have nothing to lease.
+"""The subscriptions of idle consumers, which have nothing to lease, to the notifications of publishers.
 
-They subscribe to the notifications of publishers, many in one statement, and share the polls that
-replace lost notifications.
+One statement subscribes many of them, and they share the polls that replace lost notifications.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
 
 import anyio
 
 from headrace import store
+from headrace.model.clock import Clock
 from headrace.model.errors import UnknownConsumer
 from headrace.runtime.leasing.timings import LEASE_TIMINGS, LeaseTimings
 from headrace.store.database.retry import DatabaseRetry
@@ -25,8 +24,8 @@ POLLS = 20
 each one polls. The leader's janitor checks for missed notifications in between."""
 
 
-class IdleConsumers:
-    """The idle consumers of one process.
+class Subscriptions:
+    """The subscriptions of one process.
 
     Args:
         database: an open database.
@@ -40,9 +39,12 @@ class IdleConsumers:
     """
 
     def __init__(
-        self, database: store.Database, connections: int, clock: Callable[[], float] = time.monotonic,
+        self,
+        database: store.Database,
+        connections: int,
+        clock: Clock = time.monotonic,
         timings: LeaseTimings = LEASE_TIMINGS,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.lease_calls = anyio.Semaphore(connections, fast_acquire=True)
         self._database = database
         self._clock = clock
@@ -52,9 +54,9 @@ class IdleConsumers:
         self._joining: set[int] = set()  # consumers that the next statement subscribes
         self._statement = anyio.Lock()
 
-    def consumer(self, consumer: int) -> IdleConsumer:
-        """The idle state of a consumer, for one fetcher or receiver."""
-        return IdleConsumer(self, consumer)
+    def subscription(self, consumer: int) -> Subscription:
+        """The subscription of a consumer, for one fetcher or receiver."""
+        return Subscription(self, consumer)
 
     @property
     def longest_poll(self) -> float:
@@ -108,8 +110,8 @@ class IdleConsumers:
                 await store.wait(self._database, sorted(consumers), term)
                 break
             except UnknownConsumer:
-                # One of them was deleted during the statement, which leaves it out from now on. Its own lease call says so,
-                # and the others must not take it for theirs. That happens at most once for each of them.
+                # One of them was deleted during the statement, which omits it from now on. Its own lease call raises the
+                # error, which the others must not get. That happens at most once for each of them.
                 if not left:
                     raise
         self._until.update(dict.fromkeys(consumers, until))
@@ -125,28 +127,28 @@ class IdleConsumers:
             del self._idle[consumer]
 
 
-class IdleConsumer:
-    """The idle state of one fetcher or receiver.
+class Subscription:
+    """The subscription of one fetcher or receiver. It is renewed while that is idle.
 
     It is idle from before it subscribes until it leases something. That includes the lease call
     that must follow the subscription. If subscriptions were renewed only after that call, those of
     thousands that start at once would end before their turn to call, and all would start again.
     """
 
-    def __init__(self, consumers: IdleConsumers, consumer: int) -> None:
-        self._consumers = consumers
+    def __init__(self, subscriptions: Subscriptions, consumer: int) -> None:
+        self._subscriptions = subscriptions
         self._consumer = consumer
         self._idle = False
 
     @property
     def subscribed(self) -> bool:
         """Whether publishers will notify it for some more seconds."""
-        return self._consumers.is_subscribed(self._consumer)
+        return self._subscriptions.is_subscribed(self._consumer)
 
     @property
     def longest_poll(self) -> float:
         """The longest poll interval in seconds."""
-        return self._consumers.longest_poll
+        return self._subscriptions.longest_poll
 
     async def subscribe(self) -> None:
         """Ask publishers to notify it. A lease call must follow, to find messages that were committed
@@ -155,16 +157,16 @@ class IdleConsumer:
         Raises `StoreUnavailable`.
         """
         self.enter()
-        await self._consumers.subscribe(self._consumer)
+        await self._subscriptions.subscribe(self._consumer)
 
     def enter(self) -> None:
         """Become idle. From now on an existing subscription is renewed."""
         if not self._idle:
             self._idle = True
-            self._consumers.enter(self._consumer)
+            self._subscriptions.enter(self._consumer)
 
     def leave(self) -> None:
         """Become busy, or end."""
         if self._idle:
             self._idle = False
-            self._consumers.leave(self._consumer)
+            self._subscriptions.leave(self._consumer)

@@ -16,8 +16,9 @@ from headrace.model.outcomes import RELEASE, Settlement
 from headrace.model.records import Batch
 from headrace.model.specs import ConsumerSpec
 from headrace.runtime.formats.codec import Codec
-from headrace.runtime.leasing import shared_reading
-from headrace.runtime.leasing.shared_reading import Reader, SharedReading
+from headrace.runtime.leasing import shared_reads
+from headrace.runtime.leasing.lease_calls import LeaseCalls
+from headrace.runtime.leasing.shared_reads import SharedReads
 from tests.runtime.running import Seen, running
 
 pytestmark = pytest.mark.asyncio
@@ -30,21 +31,23 @@ class Consumer:
         left_out: the seqs that its last call left out.
     """
 
-    def __init__(self, database: store.Database, reader: Reader, spec: ConsumerSpec, number: int) -> None:
-        self._database = database
-        self.reader = reader
+    def __init__(self, database: store.Database, reads: SharedReads, spec: ConsumerSpec, number: int) -> None:
         self.spec = spec
         self.number = number
         self.owner = uuid4()
         self.left_out: list[int] = []
+        self.calls = LeaseCalls(database, number)
+        self._lease, self.calls.lease = self.calls.lease, self._noted  # type: ignore[method-assign]
+        self.reader = reads.reader(self.calls)
+        self.reader.join("orders")
 
     async def lease(self, want: int = 10) -> Batch:
-        batch = await self.reader.lease(self.spec, want, self._call)
+        batch = await self.reader.lease(self.owner, want, self.spec, now=None)
         assert None not in batch.keys
         return batch
 
-    async def _call(self, want: int, **known: Any) -> Batch:
-        batch = await store.lease(self._database, self.number, self.owner, want, **known)
+    async def _noted(self, *arguments: Any, **known: Any) -> Batch:
+        batch = await self._lease(*arguments, **known)
         self.left_out = [seq for seq, key in zip(batch.seqs, batch.keys, strict=True) if key is None]
         return batch
 
@@ -54,14 +57,12 @@ class Place:
 
     def __init__(self, database: store.Database) -> None:
         self.database = database
-        self.reading = SharedReading()
+        self.reads = SharedReads()
 
     async def consumer(self, name: str, **settings: Any) -> Consumer:
         spec = ConsumerSpec(stream="orders", name=name, **settings)
         declared = await store.declare_consumer(self.database, spec)
-        reader = self.reading.reader(self.database, declared.id)
-        reader.join("orders")
-        return Consumer(self.database, reader, spec, declared.id)
+        return Consumer(self.database, self.reads, spec, declared.id)
 
     async def consumers(self, *names: str, **settings: Any) -> list[Consumer]:
         """Consumers that have read two messages each, so that they know of each other."""
@@ -111,7 +112,7 @@ async def test_a_consumer_that_is_alone_or_reads_something_else_keeps_nothing(pl
         await place.publish(1)
         await alone.lease()
     assert alone.reader._stream is not None
-    kept = alone.reader._stream.kept
+    kept = alone.reader._stream.recent
     assert kept.size == 0
     filtered = await place.consumer("filtered", filters=("k.>",))
     for _ in range(3):
@@ -126,14 +127,14 @@ async def test_what_is_kept_is_dropped_when_one_is_left(place: Place) -> None:
     await place.publish(3)
     await first.lease()
     assert first.reader._stream is not None
-    kept = first.reader._stream.kept
+    kept = first.reader._stream.recent
     assert kept.size > 0
     first.reader.leave()
     assert kept.size == 0
     await second.lease()
     assert second.left_out == []
     second.reader.leave()
-    assert place.reading._streams == {}
+    assert place.reads._streams == {}
 
 
 async def test_in_another_history_everything_is_read_anew(place: Place) -> None:
@@ -200,7 +201,7 @@ async def test_a_message_that_comes_again_is_left_out_too(place: Place) -> None:
 
 
 async def test_consumers_far_apart_keep_nothing_for_each_other(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared_reading, "NEAR", 3)
+    monkeypatch.setattr(shared_reads, "NEAR", 3)
     first, second = await place.consumers("a", "b")
     await place.publish(10)
     await first.lease()
@@ -213,18 +214,18 @@ async def test_consumers_far_apart_keep_nothing_for_each_other(place: Place, mon
 async def test_one_leads_and_the_others_wait_for_it_if_calls_bring_much(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shared_reading, "MUCH", 1)
-    monkeypatch.setattr(shared_reading, "LONGEST_WAIT", 60.0)
+    monkeypatch.setattr(shared_reads, "MUCH", 1)
+    monkeypatch.setattr(shared_reads, "LONGEST_WAIT", 60.0)
     first, second = await place.consumers("a", "b")
     await place.publish(4)
-    begun, go_on, calling = anyio.Event(), anyio.Event(), first._call
+    begun, go_on, calling = anyio.Event(), anyio.Event(), first.calls.lease
 
-    async def slow(want: int, **known: Any) -> Batch:
+    async def slow(*arguments: Any, **known: Any) -> Batch:
         begun.set()
         await go_on.wait()
-        return await calling(want, **known)
+        return await calling(*arguments, **known)
 
-    first._call = slow  # type: ignore[method-assign]
+    first.calls.lease = slow  # type: ignore[method-assign]
     async with anyio.create_task_group() as group:
         group.start_soon(first.lease)
         await begun.wait()
@@ -241,18 +242,18 @@ async def test_one_leads_and_the_others_wait_for_it_if_calls_bring_much(
 
 
 async def test_a_leader_that_fails_or_is_slow_holds_up_nobody(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared_reading, "MUCH", 1)
-    monkeypatch.setattr(shared_reading, "LONGEST_WAIT", 0.0)
+    monkeypatch.setattr(shared_reads, "MUCH", 1)
+    monkeypatch.setattr(shared_reads, "LONGEST_WAIT", 0.0)
     first, second = await place.consumers("a", "b")
     await place.publish(2)
     begun = anyio.Event()
 
-    async def stuck(_want: int, **_known: Any) -> Batch:
+    async def stuck(*_arguments: Any, **_known: Any) -> Batch:
         begun.set()
         await anyio.sleep_forever()
         raise AssertionError
 
-    first._call = stuck  # type: ignore[method-assign]
+    first.calls.lease = stuck  # type: ignore[method-assign]
     async with anyio.create_task_group() as group:
         group.start_soon(first.lease)
         await begun.wait()
@@ -265,11 +266,11 @@ async def test_a_leader_that_fails_or_is_slow_holds_up_nobody(place: Place, monk
 async def test_the_streams_of_a_process_share_the_room(place: Place) -> None:
     sizes = []
     for stream in ("x", "x", "y", "y"):
-        reader = place.reading.reader(place.database, 1)
+        reader = place.reads.reader(LeaseCalls(place.database, 1))
         reader.join(stream)
         assert reader._stream is not None
-        sizes.append(reader._stream.kept.max_size)
-    assert sizes == [0, shared_reading.MAX_KEPT, 0, shared_reading.MAX_KEPT // 2]
+        sizes.append(reader._stream.recent.max_size)
+    assert sizes == [0, shared_reads.MAX_RECENT, 0, shared_reads.MAX_RECENT // 2]
 
 
 class Order(msgspec.Struct):

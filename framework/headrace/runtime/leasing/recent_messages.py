@@ -1,8 +1,8 @@
 """Messages of a stream that were read a moment ago, for other consumers of the process.
 
-They are kept in two generations. When the younger one is full, it becomes the older one, and what that had is dropped. A
-lease call leaves out the messages of the generations that it was told of, and holds both until it has returned. So none
-of them can be gone by then, and what is kept stays bounded.
+They are cached in two generations. When the younger one is full, it replaces the older one. A lease call omits the
+messages of the generations that it is given, and holds both until it has returned. None of them can be dropped by then,
+and the cache stays bounded.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MAX_RANGES = 32
 """Largest number of ranges of seqs in a generation. A lease call is given all of them."""
 
 OVERHEAD = 500
-"""What a message takes beside its data, in bytes."""
+"""Memory of a message beside its data, in bytes."""
 
 Content = tuple[str, str, str | None, int]
 """The key, data, headers and time of a message, which is in microseconds as Postgres counts them."""
@@ -40,7 +40,7 @@ class Origin(msgspec.Struct, frozen=True):
 
 
 class Generation:
-    """Messages that are kept and dropped together."""
+    """Messages that are cached and dropped together."""
 
     def __init__(self) -> None:
         self.messages: dict[int, Content] = {}
@@ -48,8 +48,8 @@ class Generation:
         self.size = 0
 
 
-class View:
-    """What a lease call may leave out.
+class Omission:
+    """The messages that a lease call may omit, because this process has them.
 
     Args:
         generations: where the messages are.
@@ -63,25 +63,25 @@ class View:
     @property
     def ranges(self) -> list[tuple[int, int]]:
         """The inclusive ranges of their seqs, which don't overlap."""
-        return [one for generation in self._generations for one in generation.seqs.ranges]
+        return [seqs for generation in self._generations for seqs in generation.seqs.ranges]
 
     def complete(self, batch: Batch) -> list[int]:
-        """Put what a lease call left out into its batch. Returns the places of the messages that it did not leave out."""
+        """Put the omitted contents into a lease call's batch. Returns the indexes of the messages that the call has read."""
         read, times = [], batch.created_at.microseconds
-        for place, (seq, key) in enumerate(zip(batch.seqs, batch.keys, strict=True)):
+        for index, (seq, key) in enumerate(zip(batch.seqs, batch.keys, strict=True)):
             if key is not None:
-                read.append(place)
+                read.append(index)
                 continue
-            content = next(found for one in self._generations if (found := one.messages.get(seq)) is not None)
-            batch.keys[place], batch.data[place], batch.headers[place], times[place] = content
+            content = next(part.messages[seq] for part in self._generations if seq in part.messages)
+            batch.keys[index], batch.data[index], batch.headers[index], times[index] = content
         return read
 
 
-class KeptMessages:
-    """The messages of one stream.
+class RecentMessages:
+    """The cached messages of one stream.
 
     Args:
-        max_size: the largest size of all of them, in bytes. Messages larger than an eighth of it are not kept.
+        max_size: the largest size of all of them, in bytes. Messages larger than an eighth of it are not cached.
 
     Attributes:
         origin: where they were read. None before the first.
@@ -101,22 +101,23 @@ class KeptMessages:
     @property
     def last(self) -> int:
         """The largest seq. -1 if there are no messages."""
-        return max((one.seqs.ranges[-1][1] for one in (self._young, self._old) if one.seqs.ranges), default=-1)
+        generations = (self._young, self._old)
+        return max((part.seqs.ranges[-1][1] for part in generations if part.seqs.ranges), default=-1)
 
     def clear(self) -> None:
         """Drop all messages."""
         self._young, self._old = Generation(), Generation()
 
-    def view(self, origin: Origin | None) -> View:
-        """Return the messages that were read there."""
+    def omission(self, origin: Origin | None) -> Omission:
+        """Return the messages of an origin."""
         if origin is None or origin != self.origin:
-            return View()
-        return View((self._young, self._old), origin.history)
+            return Omission()
+        return Omission((self._young, self._old), origin.history)
 
-    def put(self, origin: Origin, batch: Batch, places: Iterable[int]) -> None:
-        """Keep those messages of a batch that are at these places.
+    def put(self, origin: Origin, batch: Batch, indexes: Iterable[int]) -> None:
+        """Cache the messages at these indexes of a batch.
 
-        Messages with a time to live are not kept. The lease call decides from their headers whether they have expired, so
+        Messages with a time to live are not cached. The lease call decides from their headers whether they have expired, so
         it must read them.
         """
         if origin != self.origin:
@@ -124,12 +125,12 @@ class KeptMessages:
             self.origin = origin
         new: list[int] = []
         times = batch.created_at.microseconds
-        for place in places:
-            seq, data, headers = batch.seqs[place], batch.data[place], batch.headers[place]
+        for index in indexes:
+            seq, data, headers = batch.seqs[index], batch.data[index], batch.headers[index]
             size = getsizeof(data) + OVERHEAD
             if size * 8 > self.max_size or self._has(seq) or time_to_live(headers) is not None:
                 continue
-            self._young.messages[seq] = (batch.keys[place], data, headers, times[place])
+            self._young.messages[seq] = (batch.keys[index], data, headers, times[index])
             self._young.size += size
             new.append(seq)
             if self._young.size * 2 > self.max_size:
@@ -141,7 +142,7 @@ class KeptMessages:
         return seq in self._young.messages or seq in self._old.messages
 
     def _end_put(self, new: list[int]) -> None:
-        """Name new messages in the ranges of the younger generation, and begin another if it is full."""
+        """Add new messages to the ranges of the younger generation, and begin another if it is full."""
         self._young.seqs.add(new)
         if self._young.size * 2 > self.max_size or len(self._young.seqs.ranges) > MAX_RANGES:
             self._young, self._old = Generation(), self._young

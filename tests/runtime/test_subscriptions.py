@@ -9,11 +9,11 @@ import anyio.lowlevel
 import pytest
 
 from headrace import App
-from headrace.runtime.leasing import idle
-from headrace.runtime.leasing.idle import POLLS, IdleConsumers
+from headrace.runtime.leasing import subscriptions as leasing
+from headrace.runtime.leasing.subscriptions import POLLS, Subscriptions
 from headrace.runtime.leasing.timings import LEASE_TIMINGS
 from headrace.runtime.pipeline.scaler import Scaler
-from headrace.runtime.settling.settings import Settings
+from headrace.runtime.stored_consumer import Settings
 from tests.runtime.running import Seen, running
 
 pytestmark = pytest.mark.asyncio
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.asyncio
 SHORTEST_TERM, LONGEST_TERM = LEASE_TIMINGS.shortest_term, LEASE_TIMINGS.longest_term
 
 
-class Subscriptions:
+class Statements:
     """Replaces `store.wait`. Records its calls, which return once `go` is set."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, go: bool = True) -> None:
@@ -29,7 +29,7 @@ class Subscriptions:
         self.go = anyio.Event()
         if go:
             self.go.set()
-        monkeypatch.setattr(idle.store, "wait", self._wait)
+        monkeypatch.setattr(leasing.store, "wait", self._wait)
 
     async def _wait(self, _database: Any, consumers: list[int], seconds: float) -> None:
         self.calls.append((consumers, seconds))
@@ -44,29 +44,29 @@ class Clock:
         return self.now
 
 
-def of(clock: Clock) -> IdleConsumers:
-    return IdleConsumers(None, 3, clock)  # type: ignore[arg-type]
+def of(clock: Clock) -> Subscriptions:
+    return Subscriptions(None, 3, clock)  # type: ignore[arg-type]
 
 
 async def test_consumers_that_become_idle_at_the_same_time_subscribe_in_one_statement(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    subscriptions, consumers = Subscriptions(monkeypatch, go=False), of(Clock())
+    statements, consumers = Statements(monkeypatch, go=False), of(Clock())
     async with anyio.create_task_group() as group:
         group.start_soon(consumers.subscribe, 0)
         await anyio.wait_all_tasks_blocked()
         for consumer in range(1, 1000):
             group.start_soon(consumers.subscribe, consumer)
         await anyio.wait_all_tasks_blocked()
-        subscriptions.go.set()
-    assert [consumers for consumers, _ in subscriptions.calls] == [[0], list(range(1, 1000))]
+        statements.go.set()
+    assert [consumers for consumers, _ in statements.calls] == [[0], list(range(1, 1000))]
     assert all(consumers.is_subscribed(consumer) for consumer in range(1000))
 
 
 async def test_only_idle_consumers_renew_their_subscriptions_and_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    subscriptions, clock = Subscriptions(monkeypatch), Clock()
+    statements, clock = Statements(monkeypatch), Clock()
     consumers = of(clock)
-    one, other = consumers.consumer(1), consumers.consumer(2)
+    one, other = consumers.subscription(1), consumers.subscription(2)
     await one.subscribe()
     await other.subscribe()
     other.leave()  # the lease call after it found something
@@ -75,16 +75,16 @@ async def test_only_idle_consumers_renew_their_subscriptions_and_in_time(monkeyp
         await consumers.renew()
         assert one.subscribed
     assert not other.subscribed
-    assert subscriptions.calls[2:] == [([1], SHORTEST_TERM)] * 20
+    assert statements.calls[2:] == [([1], SHORTEST_TERM)] * 20
 
 
 async def test_the_more_consumers_are_idle_the_less_often_each_subscribes_and_polls(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    subscriptions, clock = Subscriptions(monkeypatch), Clock()
+    statements, clock = Statements(monkeypatch), Clock()
     consumers = of(clock)
     assert consumers.longest_poll == 1.0
-    many = [consumers.consumer(number) for number in range(100_000)]
+    many = [consumers.subscription(number) for number in range(100_000)]
     for one in many:
         one.enter()
     assert consumers.longest_poll == 100_000 / POLLS
@@ -96,17 +96,17 @@ async def test_the_more_consumers_are_idle_the_less_often_each_subscribes_and_po
     for one in many:
         one.leave()
     assert consumers.longest_poll == 1.0
-    assert {seconds for _, seconds in subscriptions.calls} == {LONGEST_TERM}
-    assert 10 <= len(subscriptions.calls) <= 15
+    assert {seconds for _, seconds in statements.calls} == {LONGEST_TERM}
+    assert 10 <= len(statements.calls) <= 15
 
 
 async def test_a_consumer_stays_subscribed_while_its_lease_call_has_to_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise thousands that start at once lose their subscriptions before their lease calls, and
     start again, for ever."""
-    Subscriptions(monkeypatch)
+    Statements(monkeypatch)
     clock = Clock()
     consumers = of(clock)
-    one = consumers.consumer(1)
+    one = consumers.subscription(1)
     await one.subscribe()
     for _ in range(20):
         clock.now += SHORTEST_TERM / 2
@@ -115,7 +115,7 @@ async def test_a_consumer_stays_subscribed_while_its_lease_call_has_to_wait(monk
 
 
 async def test_all_consumers_subscribe_again_after_the_connection_was_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    Subscriptions(monkeypatch)
+    Statements(monkeypatch)
     consumers = of(Clock())
     await consumers.subscribe(1)
     consumers.reset()

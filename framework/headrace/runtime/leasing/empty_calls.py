@@ -1,4 +1,4 @@
-"""Notices when a consumer has nothing left to do, for callers that wait for that."""
+"""Counts the lease calls that return nothing, for callers that wait until a consumer has nothing left to do."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import anyio
 from headrace.flow.in_flight import InFlightTracker
 
 
-class QuietWatch:
-    """Counts lease calls, and remembers which of them found nothing.
+class EmptyCalls:
+    """Counts lease calls, and remembers which of them returned nothing.
 
     Args:
         in_flight: the in-flight tracker of the consumer.
@@ -24,8 +24,8 @@ class QuietWatch:
         self._in_flight = in_flight
         self.begun = 0
         self._ended = anyio.Event()  # set by the next call that ends
-        self._quiet_since = 0  # the number of the last call if it found nothing, otherwise 0
-        self._dry_since = 0  # likewise, if nothing will fall due either
+        self._empty_since = 0  # the number of the last call if it returned nothing, otherwise 0
+        self._finished_since = 0  # likewise, if nothing will fall due either
         self._waiting = 0
         self._stopped = False
 
@@ -38,15 +38,15 @@ class QuietWatch:
         """Note that a lease call begins."""
         self.begun += 1
 
-    def end(self, *, quiet: bool, dry: bool) -> None:
+    def end(self, *, empty: bool, finished: bool) -> None:
         """Note that a lease call has ended.
 
         Args:
-            quiet: it found nothing.
-            dry: it found nothing, and nothing will fall due later.
+            empty: it returned nothing.
+            finished: it returned nothing, and nothing will fall due later.
         """
-        self._quiet_since = self.begun if quiet else 0
-        self._dry_since = self.begun if dry else 0
+        self._empty_since = self.begun if empty else 0
+        self._finished_since = self.begun if finished else 0
         self._ended.set()
         self._ended = anyio.Event()
 
@@ -55,14 +55,14 @@ class QuietWatch:
         self._stopped = True
         self._ended.set()
 
-    async def dry(self) -> None:
-        """Wait until a lease call that starts from now on finds nothing, nothing will fall due, and nothing
+    async def until_finished(self) -> None:
+        """Wait until a lease call that starts from now on returns nothing, nothing will fall due, and nothing
         is in flight."""
-        await self._until(lambda asked: self._dry_since > asked)
+        await self._until(lambda asked: self._finished_since > asked)
 
-    async def quiet(self, paused: Callable[[], bool]) -> None:
-        """Like `dry`, but without waiting for what falls due later, nor while `paused` returns True."""
-        await self._until(lambda asked: self._quiet_since > asked or paused())
+    async def until_idle(self, paused: Callable[[], bool]) -> None:
+        """Like `until_finished`, but without waiting for messages that fall due later, nor while `paused` returns True."""
+        await self._until(lambda asked: self._empty_since > asked or paused())
 
     async def _until(self, nothing: Callable[[int], bool]) -> None:
         asked = self.begun
