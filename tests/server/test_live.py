@@ -11,11 +11,11 @@ import anyio
 import pytest
 
 from headrace import store
+from headrace.admin.live import reading
+from headrace.admin.live.reading import Reading
 from headrace.model.errors import StoreUnavailable
 from headrace.model.records import WorkerFacts
 from headrace.model.specs import ConsumerSpec
-from headrace.server.live import reading
-from headrace.server.live.reading import Reading
 from headrace.server.live.refreshing import LiveState
 from tests.server.calling import Api
 
@@ -336,14 +336,13 @@ async def test_a_reading_takes_few_queries_however_many_consumers_there_are(
     assert all(figures.oldest is not None and figures.oldest[1] is not None for figures in one.consumers.values())
 
 
-async def test_the_figures_are_those_of_the_overview(api: Api) -> None:
+async def test_the_figures_are_those_of_the_consumer(api: Api) -> None:
     await api.stream()
     await api.consumer()
     await api.publish(*[(key, 1) for key in "aabbcc"])
     await store.lease(api.server.app.database, 1, uuid4(), 4)
-    overview = await api.server.app.admin.overview()
+    info = await api.server.app.admin.consumer("orders", "ship")
     found = await store.live_figures(api.server.app.database)
-    (info,) = overview.consumers
     (number,) = found.positions
     assert found.positions[number] == info.position
     assert found.leases[number][:2] == (info.num_ack_pending, info.owners)

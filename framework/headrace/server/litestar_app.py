@@ -18,7 +18,6 @@ from headrace.server.routes import (
     dead_letters,
     http_consumers,
     messages,
-    overview,
     positions,
     schedules,
     sources,
@@ -34,7 +33,7 @@ from headrace.server.routes.watching import audit, live, samples
 
 PREFIXES = ("/v1", "/api")
 TOPICS = (
-    streams, messages, inspection, consumers, positions, dead_letters, jobs, http_consumers, overview, tokens, sessions, sources, schedules, databases,
+    streams, messages, inspection, consumers, positions, dead_letters, jobs, http_consumers, tokens, sessions, sources, schedules, databases,
     audit, live, samples, data_plane,
 )  # fmt: skip
 

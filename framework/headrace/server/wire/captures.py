@@ -5,10 +5,9 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated
 
-import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from headrace.model.capture import BackfillInfo, CaptureInfo
+from headrace.model.capture import CaptureInfo
 from headrace.model.sources import SourceInfo
 from headrace.server.wire.common import MAX_CHOSEN, Where
 from headrace.server.wire.settings import answer, request
@@ -111,18 +110,6 @@ class NewVerification(Struct, kw_only=True, forbid_unknown_fields=True):
     ] = None
     repair: Annotated[bool, Meta(description="Whether to correct the stream.")] = False
     rate: Annotated[int, Meta(ge=1, lt=2**31, description="Maximum rows per second.")] | None = None
-
-
-class Backfill(BackfillInfo, frozen=True, kw_only=True):
-    """A running or ended backfill or verification of one table."""
-
-    done: Annotated[float | None, Meta(description="How much of it is done, from 0 to 1, as estimated.")]
-    time_left: Annotated[float | None, Meta(description="Seconds, as estimated.")]
-
-    @classmethod
-    def of(cls, info: BackfillInfo) -> Backfill:
-        """Convert a backfill of the store."""
-        return cls(**msgspec.structs.asdict(info), done=info.share, time_left=info.seconds_left)
 
 
 class WhichBackfills(Struct, kw_only=True, forbid_unknown_fields=True):
