@@ -11,6 +11,7 @@ from importlib.resources.abc import Traversable
 
 import msgspec
 
+from headrace.model.watching.live import ROWS, figures
 from headrace.server.console.bundle import bundle
 
 ENTRY = "shell.js"
@@ -18,6 +19,9 @@ ENTRY = "shell.js"
 
 SCRIPT = "console.js"
 """The bundle of all modules, which is served instead of them."""
+
+DESCRIBED = "shared/described.js"
+"""The module with what the server describes."""
 
 PLAIN = ("early.js", "vendor/uplot.js")
 """The scripts that are no modules. They are served as they are."""
@@ -63,12 +67,22 @@ def static_files() -> StaticFiles:
     """Return the files. The first call reads and compresses them, which takes some hundredths of a second."""
     read = dict(_walk(files(__package__) / "static", ""))
     modules = {path: read.pop(path).decode() for path in list(read) if path.endswith(".js") and path not in PLAIN}
+    modules[DESCRIBED] = modules[DESCRIBED].replace("FIGURES = {}", f"FIGURES = {_figures()}")
     read[SCRIPT] = bundle(modules, ENTRY).encode()
     found = {path: _static_file(path, content) for path, content in sorted(read.items())}
     together = hashlib.sha256()
     for path, file in found.items():
         together.update(f"{path}\0".encode() + file.etag)
     return StaticFiles(by_path=found, version=together.hexdigest()[:12])
+
+
+def _figures() -> str:
+    """The figures of each kind of rows, as JSON."""
+    found = {
+        kind: [{"name": name, **msgspec.structs.asdict(figure)} for name, figure in figures(row).items()]
+        for kind, row in ROWS.items()
+    }
+    return msgspec.json.encode(found).decode()
 
 
 def _walk(folder: Traversable, prefix: str) -> list[tuple[str, bytes]]:
