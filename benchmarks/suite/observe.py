@@ -25,7 +25,7 @@ from headrace import App
 
 KEYS = Keys(1000)
 QUERIES = 4
-"""Maximum queries of a refresh: streams, consumers, sources with their backfills, and processes."""
+"""Maximum queries of a refresh in the mean: figures and counts each time, the rest every other time or less."""
 CONSUMER = {"concurrency": 16, "max_ack_pending": 1000}
 RATE, BATCH = 10_000, 50
 WARM_UP = 2.0
