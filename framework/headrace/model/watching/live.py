@@ -79,18 +79,10 @@ class StreamRow(Struct, kw_only=True):
             "in/s",
             "rate",
             sort="rate",
-            about="messages published per second, from the change of the last seq, over 3 updates, with rollbacks",
+            about="messages published per second, over 3 updates, with rollbacks",
         ),
     ]
-    messages: Annotated[
-        int | None,
-        _figure(
-            "Messages",
-            "messages",
-            sort="messages",
-            about="messages, estimated above 10,000, and null until they were counted",
-        ),
-    ]
+    messages: Annotated[int | None, _figure("Messages", "messages", sort="messages", about="estimated above 10,000")]
     size: Annotated[int | None, _figure("Size", "size", "bytes", sort="size")]
     last_seq: Annotated[int, _figure("Last seq", "last seq", "seq", drop=3)]
     consumers: Annotated[int, _figure("Consumers", "cons", drop=1)]
@@ -116,55 +108,24 @@ class ConsumerRow(Struct, kw_only=True):
     reason: Annotated[str, Meta(description="Why there are so many actors.")]
     position: Annotated[int, Meta(description="The cursor.")]
     lag: Annotated[
-        int,
-        _figure(
-            "Lag",
-            "lag",
-            sort="lag",
-            about="sequence numbers after the consumer's position: an upper bound of its pending messages",
-        ),
+        int, _figure("Lag", "lag", sort="lag", about="seqs after the position: an upper bound of what is pending")
     ]
     lag_seconds: Annotated[
         float | None,
         _figure(
-            "Behind",
-            "oldest",
-            "seconds",
-            sort="lag_seconds",
-            drop=6,
-            about="the age of the oldest message that is not finished, and null if there is none or it is not known",
+            "Behind", "oldest", "seconds", sort="lag_seconds", drop=6, about="the age of the oldest unfinished message"
         ),
     ]
     finish_rate: Annotated[
-        float | None,
-        _figure(
-            "Finished/s",
-            "done/s",
-            "rate",
-            sort="rate",
-            about="messages finished per second, including those that the consumer's filter skips",
-        ),
+        float | None, _figure("Finished/s", "done/s", "rate", sort="rate", about="with what the filter skips")
     ]
     in_flight: Annotated[int, _figure("In flight", "flight", sort="in_flight", drop=2, about="leased and not settled")]
     parked: Annotated[
         int,
-        _figure(
-            "Parked",
-            "parked",
-            tone="warn",
-            drop=3,
-            about="waiting for their next attempt, or behind another message of their key",
-        ),
+        _figure("Parked", "parked", tone="warn", drop=3, about="waiting for an attempt, or behind one of their key"),
     ]
     blocked: Annotated[
-        int,
-        _figure(
-            "Blocked",
-            "block",
-            tone="stuck",
-            drop=1,
-            about="waiting behind a dead letter that blocks their key, until you redrive or purge it",
-        ),
+        int, _figure("Blocked", "block", tone="stuck", drop=1, about="waiting behind a dead letter of their key")
     ]
     dead_letters: Annotated[int, _figure("Dead letters", "dead", tone="bad", sort="dead_letters")]
     actors: Annotated[int | None, Meta(description="In all processes. null if none reports it.")]
@@ -195,22 +156,9 @@ class ProcessRow(Struct, kw_only=True):
     busy_actors: int
     in_flight: int
     rate: Annotated[float | None, _figure("Handled/s", "msg/s", "rate")]
-    requests: Annotated[
-        float | None,
-        _figure("Requests/s", "req/s", "rate", about="requests of its server per second, and null if it is none"),
-    ]
-    requests_in_flight: Annotated[
-        int | None, Meta(description="Requests that its server works on. null if it is none.")
-    ]
-    waiting: Annotated[
-        int | None,
-        _figure(
-            "Calls that wait",
-            "waiting",
-            drop=2,
-            about="calls that wait for messages at its server, and null if it is none",
-        ),
-    ]
+    requests: Annotated[float | None, _figure("Requests/s", "req/s", "rate", about="of its server")]
+    requests_in_flight: Annotated[int | None, Meta(description="Of its server.")]
+    waiting: Annotated[int | None, _figure("Calls that wait", "waiting", drop=2, about="for messages, at its server")]
     connections: Annotated[int, _figure("Connections", "conns", drop=2)]
     blocked: Annotated[str | None, Meta(description="What blocks its event loop. null while nothing does.")]
     consumers: list[ConsumerAtWork]
@@ -228,24 +176,11 @@ class SourceRow(Struct, kw_only=True):
     reason: str | None
     mend: Annotated[str | None, Meta(description="The statement or command that fixes it.")]
     since: datetime | None
-    changes_rate: Annotated[
-        float | None, _figure("Changes/s", "chg/s", "rate", about="table changes captured per second, over 3 updates")
-    ]
+    changes_rate: Annotated[float | None, _figure("Changes/s", "chg/s", "rate", about="captured, over 3 updates")]
     captured: int
-    behind_bytes: Annotated[
-        int | None,
-        _figure(
-            "Behind", "behind", "bytes", about="WAL that the captured server has written and that is not captured yet"
-        ),
-    ]
+    behind_bytes: Annotated[int | None, _figure("Behind", "behind", "bytes", about="WAL that is not captured yet")]
     wal_held_bytes: Annotated[
-        int | None,
-        _figure(
-            "WAL held",
-            "WAL held",
-            "bytes",
-            about="WAL that the captured server keeps for the source's slot. If it keeps growing, the disk fills or the slot is lost",
-        ),
+        int | None, _figure("WAL held", "WAL held", "bytes", about="that the captured server keeps for the slot")
     ]
     failures: Annotated[int, _figure("Failed", "fail", tone="bad", about="changes that could not become messages")]
     tables: list[str]

@@ -11,8 +11,8 @@ from importlib.resources.abc import Traversable
 
 import msgspec
 
-from headrace.model.watching.live import ROWS, figures
 from headrace.server.console.bundle import bundle
+from headrace.server.console.descriptions import described
 
 ENTRY = "shell.js"
 """The module with which the console begins."""
@@ -67,22 +67,13 @@ def static_files() -> StaticFiles:
     """Return the files. The first call reads and compresses them, which takes some hundredths of a second."""
     read = dict(_walk(files(__package__) / "static", ""))
     modules = {path: read.pop(path).decode() for path in list(read) if path.endswith(".js") and path not in PLAIN}
-    modules[DESCRIBED] = modules[DESCRIBED].replace("FIGURES = {}", f"FIGURES = {_figures()}")
+    modules[DESCRIBED] = described(modules[DESCRIBED])
     read[SCRIPT] = bundle(modules, ENTRY).encode()
     found = {path: _static_file(path, content) for path, content in sorted(read.items())}
     together = hashlib.sha256()
     for path, file in found.items():
         together.update(f"{path}\0".encode() + file.etag)
     return StaticFiles(by_path=found, version=together.hexdigest()[:12])
-
-
-def _figures() -> str:
-    """The figures of each kind of rows, as JSON."""
-    found = {
-        kind: [{"name": name, **msgspec.structs.asdict(figure)} for name, figure in figures(row).items()]
-        for kind, row in ROWS.items()
-    }
-    return msgspec.json.encode(found).decode()
 
 
 def _walk(folder: Traversable, prefix: str) -> list[tuple[str, bytes]]:

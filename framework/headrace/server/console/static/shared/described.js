@@ -12,3 +12,16 @@
 
 /** @type {Record<string, Described[]>} the figures of a stream, consumer, process and source */
 export const FIGURES = {};
+
+/**
+ * @typedef {object} Setting
+ * @property {string} name in the API
+ * @property {string} about what it means, with its limits
+ * @property {"number" | "text" | "list" | "choice" | "boolean" | "delays"} kind
+ * @property {string[]} choices
+ * @property {string | null} unit
+ * @property {boolean} optional may be empty, which means none
+ */
+
+/** @type {Record<string, Setting[]>} the settings of a stream and a consumer that can be changed */
+export const SETTINGS = {};

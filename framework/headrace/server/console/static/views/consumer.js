@@ -13,7 +13,7 @@ import { Empty, Facts, Failure, Figure, Heading, Loading, Section, State, Tabs, 
 import { Blocked, Peek } from "./consumer_messages.js";
 import { Pause, Replay, Resume, Seek } from "./positions.js";
 import { Push } from "./push.js";
-import { CONSUMER_SETTINGS, EditSettings } from "./settings.js";
+import { EditSettings } from "./settings.js";
 
 const CHARTS = [
   ["Finished per second", [["finish_rate", "finished"]], "rate"],
@@ -53,7 +53,7 @@ function Acts({ row, again }) {
   const admin = may("admin", row.stream) && row.info;
   const props = { row, done: again };
   const edit = () => open(EditSettings, {
-    ...CONSUMER_SETTINGS, target: path`streams/${row.stream}/consumers/${row.name}`, info: { name: row.name, ...row.info.settings },
+    kind: "consumer", target: path`streams/${row.stream}/consumers/${row.name}`, info: { name: row.name, ...row.info.settings },
     command: ["consumer edit", [row.stream, row.name]], done: again,
   });
   return html`

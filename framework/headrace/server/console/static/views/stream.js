@@ -12,7 +12,7 @@ import { counted, duration, number, size } from "../shared/text.js";
 import { Copies, Empty, Facts, Failure, Heading, Loading, Section, State, Tabs, Time, may } from "../shared/ui.js";
 import { consumerColumns } from "./consumers.js";
 import { Publish } from "./publish.js";
-import { EditSettings, STREAM_SETTINGS } from "./settings.js";
+import { EditSettings } from "./settings.js";
 import { Messages } from "./messages.js";
 
 const CHARTS = [
@@ -32,7 +32,7 @@ export default function Stream({ names: [name] }) {
   const found = consumers.data?.data ?? [];
   return html`
     <${Heading} title=${name} trail=${[["Streams", "streams"]]} state=${html`<${State} state=${row.state} />`}>
-      ${may("admin", name) && info ? html`<button type="button" onClick=${() => open(EditSettings, { ...STREAM_SETTINGS, target: path`streams/${name}`, info, command: ["stream edit", [name]], done: live.again })}>Edit settings</button>` : null}
+      ${may("admin", name) && info ? html`<button type="button" onClick=${() => open(EditSettings, { kind: "stream", target: path`streams/${name}`, info, command: ["stream edit", [name]], done: live.again })}>Edit settings</button>` : null}
       ${may("publish", name) ? html`<button type="button" class="primary" onClick=${() => open(Publish, { stream: name, consumers: found })}>Publish</button>` : null}
     <//>
     <${Figures} kind="stream" row=${row} label="State of the stream" />
