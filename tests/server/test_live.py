@@ -258,10 +258,45 @@ async def test_a_caller_sees_its_own_streams_only(api: Api) -> None:
     data = (await api.get("/live"))["data"]
     assert (data["totals"]["streams"], data["totals"]["lag"]) == (1, 1)
     assert {one["stream"] for one in data["attention"]} <= {"orders"}
+    snapshot = (await api.get("/live/snapshot"))["data"]
+    assert [one["name"] for one in snapshot["streams"]] == ["orders"]
+    assert [one["stream"] for one in snapshot["consumers"]] == ["orders"]
+    assert (snapshot["processes"], snapshot["sources"]) == ([], [])
     await api.refused("GET", "/live/streams/bills", status=403)
     await api.refused("GET", "/live/processes", status=403)
     api.client.headers["authorization"] = f"Bearer {none}"
     await api.refused("GET", "/live", status=403)
+    await api.refused("GET", "/live/snapshot", status=403)
+
+
+async def test_the_snapshot_has_what_the_lists_have_and_the_last_lags(api: Api, hands: Hands) -> None:
+    for name in ("b", "a"):
+        await api.stream(name)
+        await api.consumer("ship", name)
+        await api.publish(("k", 1), stream=name)
+    for _ in range(2):
+        hands.now += 100.0
+        listed = await rows(api, "consumers", sort="name")
+        snapshot = (await api.get("/live/snapshot"))["data"]
+        assert [{**one, "lags": []} for one in snapshot["consumers"]] == listed
+        assert snapshot["streams"] == await rows(api, "streams")
+    assert [one["lags"] for one in snapshot["consumers"]] == [[1, 1], [1, 1]]
+    assert (snapshot["processes"], snapshot["sources"]) == (await rows(api, "processes"), await rows(api, "sources"))
+    assert (await rows(api, "consumers"))[0]["lags"] == []
+
+
+async def test_a_pause_by_another_process_and_a_full_stream_are_seen_at_the_next_look(api: Api, hands: Hands) -> None:
+    await api.stream()
+    await api.consumer()
+    await api.publish(("k", 1))
+    assert [one["state"] for one in await rows(api, "consumers")] == ["unattended"]
+    database = api.server.app.database
+    await store.pause(database, await store.consumer_id(database, "orders", "ship"), datetime(2100, 1, 1, tzinfo=UTC))
+    await database.fetch("update headrace_internal.streams set full_until = clock_timestamp() + interval '1 hour'")
+    hands.now += 100.0
+    (consumer,) = await rows(api, "consumers")
+    assert (consumer["state"], consumer["paused_until"]) == ("paused", "2100-01-01T00:00:00Z")
+    assert [one["state"] for one in await rows(api, "streams")] == ["full"]
 
 
 async def test_lists_are_sorted_filtered_and_cut(api: Api) -> None:

@@ -7,6 +7,7 @@ from datetime import datetime
 
 import anyio.lowlevel
 from msgspec import Struct
+from msgspec.structs import replace
 
 from headrace.admin.live.reading import TURN, ConsumerFigures, Reading, StreamFigures
 from headrace.admin.live.rows import consumer_row, process_row, source_row, stream_row
@@ -71,8 +72,11 @@ class Snapshot:
 
     def with_rates(self, row: StreamRow | ConsumerRow) -> StreamRow | ConsumerRow:
         """Fill in the last rates of a row that is sent."""
-        row.rates = [round(rate, 3) for rate in self._figures[row.id].samples.rates]
+        row.rates = self._rates(row.id)
         return row
+
+    def _rates(self, row: str) -> list[float]:
+        return [round(rate, 3) for rate in self._figures[row].samples.rates]
 
     async def everything(
         self,
@@ -87,13 +91,14 @@ class Snapshot:
             sources: the sources to return. None for all.
             away: the further databases that did not answer.
         """
-        streams = [one for one in self.streams.values() if visible is None or one.name in visible]
-        consumers = [one for one in self.consumers.values() if visible is None or one.stream in visible]
-        rows: list[StreamRow | ConsumerRow] = [*streams, *consumers]
-        for done, row in enumerate(rows):
-            self.with_rates(row)
-            if isinstance(row, ConsumerRow):
-                row.lags = list(self._figures[row.id].samples.levels)
+        streams, consumers = list[StreamRow](), list[ConsumerRow]()
+        for stream in self.streams.values():
+            if visible is None or stream.name in visible:
+                streams.append(replace(stream, rates=self._rates(stream.id)))
+        for done, consumer in enumerate(self.consumers.values()):
+            if visible is None or consumer.stream in visible:
+                lags = list(self._figures[consumer.id].samples.levels)
+                consumers.append(replace(consumer, rates=self._rates(consumer.id), lags=lags))
             if done % TURN == TURN - 1:
                 await anyio.lowlevel.checkpoint()
         return LiveSnapshot(
