@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from functools import partial
 from uuid import uuid4
 
+import msgspec
 import pytest
 
 from headrace import store
@@ -16,6 +18,7 @@ from headrace.cli.observe.screens.stream import PAGE_SIZE, StreamScreen
 from headrace.client import Remote, Server
 from headrace.model.outcomes import Failure
 from headrace.model.records import ConsumerAtWork, WorkerFacts
+from headrace.model.watching.live import LiveSnapshot
 from tests.cli.observing import in_front_of
 from tests.conftest import Declare
 from tests.support.readers import Reader, publish
@@ -370,6 +373,24 @@ async def test_while_the_store_is_unreachable_the_last_state_stays_on_screen(
         await person.poll()
         assert "Unreachable" not in person.text
         assert person.line("orders", "bill")
+
+
+async def test_a_server_whose_database_is_away_says_so_and_the_last_state_stays(
+    admin: Admin, declare: Declare, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await declare("ship")
+    async with in_front_of(admin) as person:
+        assert person.line("orders", "ship")
+        # A server answers like that while its database is away, see `test_the_last_snapshot_stays_while_the_database_is_away`.
+        monkeypatch.setattr(admin, "snapshot", partial(_of_the_past, await admin.snapshot()))
+        await person.poll()
+        assert "Unreachable" in person.lines[1]
+        assert "The database is away." in person.lines[1]
+        assert person.line("orders", "ship")
+
+
+async def _of_the_past(snapshot: LiveSnapshot) -> LiveSnapshot:
+    return msgspec.structs.replace(snapshot, error="The database is away.")
 
 
 async def test_an_update_takes_four_round_trips_at_most_for_any_data_and_any_screen(

@@ -190,6 +190,7 @@ async def test_the_last_snapshot_stays_while_the_database_is_away(
             False,
             "The database is not available now. Try again in a moment.",
         )
+        assert (await api.get("/live/snapshot"))["data"]["error"] == data["database"]["error"]
         assert data["totals"]["streams"] == 1
         assert [one["name"] for one in await rows(api, "streams")] == ["orders"]
     hands.now += 60

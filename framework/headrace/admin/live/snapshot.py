@@ -83,6 +83,7 @@ class Snapshot:
         visible: Collection[str] | None = None,
         sources: Sequence[SourceRow] | None = None,
         away: Sequence[str] = (),
+        error: str | None = None,
     ) -> LiveSnapshot:
         """Return all rows, with their last rates and lags.
 
@@ -90,6 +91,7 @@ class Snapshot:
             visible: the names of the streams whose rows are returned, None for all. Processes are of all streams.
             sources: the sources to return. None for all.
             away: the further databases that did not answer.
+            error: why the database could not be read since.
         """
         streams, consumers = list[StreamRow](), list[ConsumerRow]()
         for stream in self.streams.values():
@@ -108,6 +110,7 @@ class Snapshot:
             processes=self.processes if visible is None else [],
             sources=list(self.sources if sources is None else sources),
             unavailable=sorted(away),
+            error=error,
         )
 
     async def add(self, part: Part) -> None:

@@ -94,8 +94,9 @@ class LiveApp(App[None]):
         except TimeoutError:
             self.update_error = f"There was no answer for {self._timeout:g} s."
         else:
-            self.update_error, self._updated_at = None, self._clock()
-            self.snapshot = snapshot
+            self.update_error = snapshot.error
+            if snapshot.error is None:
+                self.snapshot, self._updated_at = snapshot, self._clock()
         self.show()
         return self._clock() - started
 

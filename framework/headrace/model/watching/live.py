@@ -38,7 +38,7 @@ class Figure(Struct, frozen=True, kw_only=True):
         about: what it counts, for help. Empty if the name says it.
         tone: the color of values other than 0.
         sort: the name by which the API sorts. None if it doesn't.
-        drop: figures with a higher number are left out first in a narrow terminal, and those from 3 on on a phone.
+        drop: figures with a higher number are left out first in a narrow terminal. Those with 0 never are.
     """
 
     title: str
@@ -117,7 +117,8 @@ class ConsumerRow(Struct, kw_only=True):
         ),
     ]
     finish_rate: Annotated[
-        float | None, _figure("Finished/s", "done/s", "rate", sort="rate", about="with what the filter skips")
+        float | None,
+        _figure("Finished/s", "done/s", "rate", sort="rate", about="finished or skipped by the filter, per second"),
     ]
     in_flight: Annotated[int, _figure("In flight", "flight", sort="in_flight", drop=2, about="leased and not settled")]
     parked: Annotated[
@@ -199,6 +200,10 @@ class LiveSnapshot(Struct, kw_only=True):
     processes: list[ProcessRow]
     sources: Annotated[list[SourceRow], Meta(description="Those with problems first.")]
     unavailable: Annotated[list[str], Meta(description="The further databases that did not answer.")]
+    error: Annotated[
+        str | None,
+        Meta(description="Why the database could not be read, so that this is the last state. null while it can."),
+    ]
 
 
 @cache

@@ -96,7 +96,7 @@ async def live_snapshot(request: AnyRequest, context: Context) -> Response[LiveS
     if _is_known(request, _etag(request, context.live, snapshot, visible)):
         return _answer(request, context.live, snapshot, visible, lambda: None)
     sources = await _sources(context, request, snapshot)
-    found = await snapshot.everything(visible, sources, context.live.away)
+    found = await snapshot.everything(visible, sources, context.live.away, context.live.error)
     return _answer(request, context.live, snapshot, visible, lambda: LiveSnapshotAnswer(found))
 
 
