@@ -5,10 +5,12 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from unittest.mock import ANY
 from uuid import uuid4
 
 import anyio
 import anyio.lowlevel
+import msgspec
 import pytest
 
 from headrace import App, store
@@ -17,6 +19,7 @@ from headrace.app import heartbeats
 from headrace.app.heartbeats import MAX_CONSUMERS, Heartbeats, Rate
 from headrace.app.limits import ServiceLimits
 from headrace.model import conditions
+from headrace.model.capture import Backfill
 from headrace.model.clock import Time
 from headrace.model.records import ConsumerAtWork, WorkerFacts, WorkerInfo
 from headrace.model.specs import ConsumerSpec
@@ -196,7 +199,7 @@ async def test_no_heartbeat_is_sent_while_the_database_is_away_and_nothing_fails
             group.cancel_scope.cancel()
 
 
-async def test_the_overview_takes_four_round_trips(database: store.Database) -> None:
+async def test_a_snapshot_takes_seven_round_trips_at_first_and_then_about_four(database: store.Database) -> None:
     for stream in ("orders", "events"):
         await store.create_stream(database, stream)
         for name in ("ship", "bill"):
@@ -211,13 +214,21 @@ async def test_the_overview_takes_four_round_trips(database: store.Database) -> 
     [shop] = await store.sources(database)
     await store.start_backfill(database, shop.id, "public.orders", '{"eq": 1}')
     before = database.statistics()["round_trips"]
-    found = await Admin(database).overview()
-    assert database.statistics()["round_trips"] - before == 4
-    assert found.sources == [shop]
-    assert found.backfills == await store.backfills(database)
+    admin = Admin(database)
+    found = await admin.snapshot()
+    assert database.statistics()["round_trips"] - before == 7
+    assert [one.info for one in found.sources] == [shop]
+    assert found.sources[0].backfills == [Backfill.of(one) for one in await store.backfills(database)]
     assert [stream.name for stream in found.streams] == ["events", "orders"]
     assert [(one.stream, one.name, one.lag) for one in found.consumers] == [
         ("events", "bill", 0), ("events", "ship", 0), ("orders", "bill", 1), ("orders", "ship", 1),
     ]  # fmt: skip
-    assert [worker.host for worker in found.workers] == ["h"]
+    assert [one.host for one in found.processes] == ["h"]
+    assert await admin.processes() == [
+        msgspec.structs.replace(one, uptime_seconds=ANY, silent_seconds=ANY) for one in found.processes
+    ]
+    before = database.statistics()["round_trips"]
+    for _ in range(5):
+        await admin.snapshot()
+    assert database.statistics()["round_trips"] - before <= 5 * 4
     assert abs((found.at - datetime.now(UTC)).total_seconds()) < 60

@@ -10,6 +10,7 @@ from typing import Any
 from textual.pilot import Pilot
 from textual.screen import Screen
 
+from headrace.admin import Admin
 from headrace.cli.observe.observer import Observer
 from headrace.cli.observe.screens.dialogs import AskFilter, AskPlace, Confirm
 
@@ -45,7 +46,9 @@ class Person:
         return found[0]
 
     async def poll(self) -> None:
-        """Have the program update."""
+        """Have the program update, when everything is due to be read."""
+        if isinstance(self.observer.admin, Admin):
+            self.observer.admin._live.changed()
         await self.observer.poll()
         await self.settle()
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from functools import partial
 from uuid import uuid4
 
+import msgspec
 import pytest
 
 from headrace import store
@@ -16,6 +18,7 @@ from headrace.cli.observe.screens.stream import PAGE_SIZE, StreamScreen
 from headrace.client import Remote, Server
 from headrace.model.outcomes import Failure
 from headrace.model.records import ConsumerAtWork, WorkerFacts
+from headrace.model.watching.live import LiveSnapshot
 from tests.cli.observing import in_front_of
 from tests.conftest import Declare
 from tests.support.readers import Reader, publish
@@ -57,9 +60,12 @@ async def test_everything_is_there_and_no_line_is_longer_than_the_terminal(
         assert all(len(line) <= size[0] for line in person.lines)
         assert person.line("Streams 1")
         assert person.line("orders", "kB").split()[:2] == ["orders", "5"]
-        #                  stream    name   lag  done/s … flight parked block dead
+        words = person.line("ship").split()
+        if size[0] >= 160:
+            assert words.pop(3).endswith("s"), "the age of the oldest message"
+        #          stream    name   lag  … flight parked block dead
         figures = ["orders", "ship", "2", *(["2", "0", "0", "1"] if size[0] >= 110 else ["1"])]
-        assert person.line("ship").split()[: len(figures)] == figures
+        assert words[: len(figures)] == figures
         assert "paused" in person.line("ship")
         assert person.line("worker-7:4711").split()[1] == "run"
         if size[0] >= 110:
@@ -75,14 +81,14 @@ async def test_rates_are_shown_from_the_second_update_on(
     ship = await declare("ship")
     async with in_front_of(admin) as person:
         assert person.observer.snapshot is not None
-        assert person.observer.snapshot.streams[0].rate is None
+        assert person.observer.snapshot.streams[0].publish_rate is None
         await publish(database, *["a", "b"] * 50)
         await ship.drain()
         await person.poll()
         stream, consumer = person.observer.snapshot.streams[0], person.observer.snapshot.consumers[0]
-        assert stream.rate == consumer.rate
-        assert stream.rate is not None
-        assert stream.rate > 0
+        assert stream.publish_rate == consumer.finish_rate
+        assert stream.publish_rate is not None
+        assert stream.publish_rate > 0
         assert "█" in person.line("orders", "everything")
 
 
@@ -189,7 +195,7 @@ async def test_a_process_opens_with_all_that_it_reports(database: store.Database
 async def test_help_says_what_an_update_costs(admin: Admin) -> None:
     async with in_front_of(admin, interval=3600.0) as person:
         await person.press("question_mark")
-        assert person.line("An update takes 4 queries")
+        assert person.line("An update takes about 4 queries")
         await person.press("escape")
         assert isinstance(person.observer.screen, HomeScreen)
 
@@ -238,7 +244,7 @@ async def test_o_sorts_by_one_column_after_the_other_and_the_cursor_stays_with_i
         assert "lag▾" in person.text
         text = person.text
         assert text.index("a-slow-one") < text.index("b-quick-one")
-        assert table.current_row.info.name == "b-quick-one"  # type: ignore[attr-defined]
+        assert table.current_row.name == "b-quick-one"  # type: ignore[attr-defined]
 
 
 # --- changes
@@ -369,7 +375,25 @@ async def test_while_the_store_is_unreachable_the_last_state_stays_on_screen(
         assert person.line("orders", "bill")
 
 
-async def test_an_update_takes_four_round_trips_for_any_data_and_any_screen(
+async def test_a_server_whose_database_is_away_says_so_and_the_last_state_stays(
+    admin: Admin, declare: Declare, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await declare("ship")
+    async with in_front_of(admin) as person:
+        assert person.line("orders", "ship")
+        # A server answers like that while its database is away, see `test_the_last_snapshot_stays_while_the_database_is_away`.
+        monkeypatch.setattr(admin, "snapshot", partial(_of_the_past, await admin.snapshot()))
+        await person.poll()
+        assert "Unreachable" in person.lines[1]
+        assert "The database is away." in person.lines[1]
+        assert person.line("orders", "ship")
+
+
+async def _of_the_past(snapshot: LiveSnapshot) -> LiveSnapshot:
+    return msgspec.structs.replace(snapshot, error="The database is away.")
+
+
+async def test_an_update_takes_four_round_trips_at_most_for_any_data_and_any_screen(
     database: store.Database, admin: Admin, declare: Declare
 ) -> None:
     for number in range(12):
@@ -380,14 +404,15 @@ async def test_an_update_takes_four_round_trips_for_any_data_and_any_screen(
         async def cost_of(updates: int) -> float:
             before = database.statistics()["round_trips"]
             for _ in range(updates):
-                await person.poll()
+                await person.observer.poll()
+                await person.settle()
             return database.statistics()["round_trips"] - before
 
-        assert await cost_of(5) == 20
+        assert await cost_of(5) <= 20
         await person.select("streams", "orders")
         await person.press("enter")
         await person.until(lambda: "newest first" in person.text)
-        assert await cost_of(5) == 20
+        assert await cost_of(5) <= 20
 
 
 async def test_it_does_the_same_over_a_server(dsn: str, admin: Admin, declare: Declare) -> None:

@@ -1,19 +1,21 @@
-"""Figures that `headrace observe` computes from a series of overviews, and their fit into a terminal."""
+"""The figures of `headrace observe`, and their fit into a terminal."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.text import Text
 
+from headrace.admin.live.reading import ConsumerFigures, StreamFigures
+from headrace.admin.live.rows import consumer_row
 from headrace.cli.main import call
-from headrace.cli.observe.display.columns import CONSUMERS, STREAMS, WORKERS, fit_columns
+from headrace.cli.observe.display.columns import fit_columns
 from headrace.cli.observe.display.formats import (
     fit_cell,
     format_bytes,
@@ -22,28 +24,18 @@ from headrace.cli.observe.display.formats import (
     format_rate,
     sparkline,
 )
-from headrace.cli.observe.history import History
+from headrace.cli.observe.display.source_columns import SOURCES
+from headrace.cli.observe.display.tables import CONSUMERS, PROCESSES, STREAMS
 from headrace.cli.observe.live_app import MIN_PAUSE_RATIO, pause_after
-from headrace.cli.observe.snapshot import ConsumerRow
-from headrace.flow.observed import SAMPLES_KEPT, TREND_SAMPLES, is_growing
-from headrace.model.records import RATE_LIMITED, ConsumerAtWork, ConsumerInfo, Overview, StreamInfo, WorkerInfo
+from headrace.flow.observed import SAMPLES_KEPT, TREND_SAMPLES, Samples, is_growing, reports_by_consumer
+from headrace.model.records import RATE_LIMITED, ConsumerAtWork, WorkerInfo
+from headrace.model.watching.live import ConsumerRow
+from headrace.store import CatalogConsumer, LiveCounts
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def _stream(last_seq: int, uid: str = "s") -> StreamInfo:
-    blank: dict[str, Any] = dict.fromkeys(StreamInfo.__struct_fields__, 0)
-    return StreamInfo(**{**blank, "id": uid, "name": "orders", "last_seq": last_seq})
-
-
-def _consumer(position: int, last_seq: int = 0, **settings: Any) -> ConsumerInfo:
-    blank: dict[str, Any] = dict.fromkeys(ConsumerInfo.__struct_fields__, 0)
-    lag = max(last_seq - position, 0)
-    facts = {"id": "c", "stream": "orders", "name": "ship", "position": position, "lag": lag, "paused_until": None}
-    return ConsumerInfo(**{**blank, **facts, **settings})
-
-
-def _worker(*consumers: ConsumerAtWork, gone: bool = False) -> WorkerInfo:
+def _reports(*reports: ConsumerAtWork, gone: bool = False) -> WorkerInfo:
     return WorkerInfo(
         id="w",
         host="h",
@@ -53,47 +45,45 @@ def _worker(*consumers: ConsumerAtWork, gone: bool = False) -> WorkerInfo:
         started_at=START,
         seen_at=START,
         gone=gone,
-        consumers=[*consumers],
+        consumers=[*reports],
     )
 
 
-def _overview(seconds: float, **parts: Any) -> Overview:
-    return Overview(
-        **{"streams": [], "consumers": [], "workers": [], "at": START + timedelta(seconds=seconds), **parts}
-    )
+def _consumer(
+    *moves: tuple[float, int], workers: Sequence[WorkerInfo] = (), name: str = "ship", last_seq: int = 0, **figures: Any
+) -> ConsumerRow:
+    """The row of a consumer that had these positions at these seconds."""
+    stream, found = StreamFigures(), ConsumerFigures()
+    for field, value in figures.items():
+        setattr(found, field, value)
+    for seconds, position in moves:
+        found.position = position
+        found.samples.add(
+            START + timedelta(seconds=seconds), position - found.held - found.waiting, last_seq - position
+        )
+    stream.add(START, last_seq)
+    info = CatalogConsumer(number=1, id="c", stream=1, name=name, push=False)
+    work = [report for _, report in reports_by_consumer(workers).get(("orders", name), ())]
+    return consumer_row(info, "orders", stream, found, work, START, None)
 
 
 def test_a_rate_is_how_a_count_moved_over_the_last_looks() -> None:
-    history = History()
-    rates = [
-        history.add(_overview(second, streams=[_stream(seq)])).streams[0].rate
-        for second, seq in ((0, 100), (1, 110), (3, 150), (4, 153), (5, 153))
-    ]
+    samples, rates = Samples(), []
+    for second, seq in ((0, 100), (1, 110), (3, 150), (4, 153), (5, 153)):
+        samples.add(START + timedelta(seconds=second), seq)
+        rates.append(samples.rate)
     assert rates == [None, 10, 15, 11, pytest.approx(23 / 3)]
 
 
-def test_a_consumer_is_done_with_what_it_has_passed_and_does_not_hold() -> None:
-    history = History()
-    history.add(_overview(0, consumers=[_consumer(100, num_ack_pending=10, parked=5)]))
-    snapshot = history.add(
-        _overview(2, consumers=[_consumer(120, num_ack_pending=0, parked=4, blocked=1, replaying=2)])
-    )
-    assert snapshot.consumers[0].rate == ((120 - 7) - (100 - 15)) / 2
-
-
-def test_a_seek_back_is_no_pace_and_a_stream_that_was_made_anew_begins_anew() -> None:
-    history = History()
-    history.add(_overview(0, streams=[_stream(500)], consumers=[_consumer(500)]))
-    snapshot = history.add(_overview(1, streams=[_stream(3, "another")], consumers=[_consumer(0)]))
-    assert snapshot.consumers[0].rate == 0
-    assert snapshot.streams[0].rate is None
+def test_a_seek_back_is_no_pace() -> None:
+    assert _consumer((0, 500), (1, 0)).finish_rate == 0
 
 
 def test_no_more_than_a_minute_is_remembered() -> None:
-    history = History()
+    samples = Samples()
     for second in range(3 * SAMPLES_KEPT):
-        snapshot = history.add(_overview(second, streams=[_stream(second)]))
-    assert len(snapshot.streams[0].rates) == SAMPLES_KEPT
+        samples.add(START + timedelta(seconds=second), second)
+    assert len(samples.rates) == SAMPLES_KEPT
 
 
 @pytest.mark.parametrize(
@@ -112,27 +102,29 @@ def test_a_lag_grows_when_it_is_clearly_more_than_a_moment_ago(lags: list[int], 
 
 
 @pytest.mark.parametrize(
-    ("settings", "at_work", "state"),
+    ("figures", "reports", "state"),
     [
-        ({"paused_until": datetime.max.replace(tzinfo=UTC), "blocked": 1}, [], "paused"),
-        ({"blocked": 1}, [ConsumerAtWork(stream="orders", name="ship", breaker="half-open")], "breaker"),
-        ({"blocked": 1}, [], "blocked"),
+        ({"paused": True, "counts": LiveCounts(blocked=1)}, [], "paused"),
+        (
+            {"counts": LiveCounts(blocked=1)},
+            [ConsumerAtWork(stream="orders", name="ship", breaker="half-open")],
+            "breaker",
+        ),
+        ({"counts": LiveCounts(blocked=1)}, [], "blocked"),
         ({}, [], "unattended"),
-        ({"owners": 1}, [], ""),
+        ({"lease": (1, 1, 1)}, [], ""),
         ({}, [ConsumerAtWork(stream="orders", name="ship", actors=1)], ""),
         ({}, [ConsumerAtWork(stream="orders", name="bill", actors=1)], "unattended"),
     ],
 )
-def test_the_state_is_what_is_most_worth_knowing(settings: Any, at_work: list[ConsumerAtWork], state: str) -> None:
-    overview = _overview(0, consumers=[_consumer(0, 10, **settings)], workers=[_worker(*at_work)])
-    assert History().add(overview).consumers[0].state == state
+def test_the_state_is_what_is_most_worth_knowing(figures: Any, reports: list[ConsumerAtWork], state: str) -> None:
+    assert _consumer((0, 0), last_seq=10, workers=[_reports(*reports)], **figures).state == state
 
 
 def test_the_actors_of_all_processes_count_but_not_of_those_that_are_gone() -> None:
     one, two = (ConsumerAtWork(stream="orders", name="ship", actors=n, busy=n - 1, reason=f"{n}") for n in (2, 5))
-    overview = _overview(0, consumers=[_consumer(0)], workers=[_worker(one), _worker(two), _worker(two, gone=True)])
-    line = History().add(overview).consumers[0]
-    assert (line.actors, line.busy, line.reason) == (7, 5, "5")
+    row = _consumer((0, 0), workers=[_reports(one), _reports(two), _reports(two, gone=True)])
+    assert (row.actors, row.busy_actors, row.reason) == (7, 5, "5")
 
 
 @given(st.floats(0, 1e15))
@@ -175,7 +167,7 @@ def test_a_cell_says_that_something_is_missing() -> None:
     assert fit_cell(Text("7"), 3, right=True).plain == "  7 "
 
 
-@pytest.mark.parametrize("columns", [STREAMS, CONSUMERS, WORKERS])
+@pytest.mark.parametrize("columns", [STREAMS, CONSUMERS, PROCESSES, SOURCES])
 @given(width=st.integers(79, 400))
 def test_the_columns_fit_into_any_terminal_from_eighty_on(columns: Any, width: int) -> None:
     assert sum(each + 1 for _, each in fit_columns(columns, width)) <= width
@@ -190,17 +182,18 @@ def test_less_important_columns_are_dropped_first() -> None:
 
 def test_a_consumer_that_its_rate_limit_holds_back_is_healthy() -> None:
     def state(reason: str) -> str:
-        lags = tuple(range(0, 3000, 100))
-        info = msgspec.structs.replace(_consumer(0), owners=1)
-        row = ConsumerRow(info=info, rate=1.0, rates=(), lags=lags, actors=1, busy=0, reason=reason, breaker=False)
-        return row.state
+        samples = Samples()
+        for second in range(3 * TREND_SAMPLES):
+            samples.add(START + timedelta(seconds=second), second, 100 * second)
+        report = ConsumerAtWork(stream="orders", name="ship", actors=1, reason=reason)
+        return _consumer(lease=(1, 1, 1), samples=samples, workers=[_reports(report)]).state
 
     assert state("all are busy") == "growing"
     assert state(f"{RATE_LIMITED}50/s") == ""
 
 
 def test_names_grow_as_far_as_they_need() -> None:
-    lines = History().add(_overview(0, consumers=[msgspec.structs.replace(_consumer(0), name="a" * 25)])).consumers
+    lines = [_consumer(name="a" * 25)]
     widths = {column.label: width for column, width in fit_columns(CONSUMERS, 200, lines)}
     assert (widths["consumer"], widths["stream"]) == (25, 10)
 

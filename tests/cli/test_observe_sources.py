@@ -72,7 +72,7 @@ async def test_the_rate_of_a_capture_is_shown_from_the_second_update_on(database
         await shop.append(1000)
         await person.poll()
         assert person.observer.snapshot is not None
-        rate = person.observer.snapshot.sources[0].rate
+        rate = person.observer.snapshot.sources[0].changes_rate
         assert rate is not None
         assert rate > 0
 
@@ -89,7 +89,7 @@ async def test_each_state_has_its_word(database: store.Database, admin: Admin) -
     await partly.report("running", "The table public.items is gone.", "edit it")
     async with in_front_of(admin, size=(200, 40)) as person:
         assert person.observer.snapshot is not None
-        assert [one.info.name for one in person.observer.snapshot.sources] == ["a", "d", "f", "g", "b", "c", "e"]
+        assert [one.name for one in person.observer.snapshot.sources] == ["a", "d", "f", "g", "b", "c", "e"]
         assert person.line("g ", "degraded", "The table public.items is gone. To fix it: edit it")
         assert person.line("a ", "waiting", "The stream is full.")
         assert person.line("b ", "starting")

@@ -175,9 +175,17 @@ class TestAgainstADatabase:
         assert [(one.seq, one.state, one.attempts, one.until, one.owner) for one in peeked] == [
             (one.seq, one.state, one.attempts, one.until, one.owner) for one in await admin.peek("orders", "ship")
         ]
-        ours, theirs = await remote.overview(), await admin.overview()
-        assert (_without_size(ours.streams), ours.consumers) == (_without_size(theirs.streams), theirs.consumers)
-        assert (ours.sources, ours.backfills) == (theirs.sources, theirs.backfills)
+        ours, theirs = await remote.snapshot(), await admin.snapshot()
+        assert [(one.name, one.messages, one.last_seq) for one in ours.streams] == [
+            (one.name, one.messages, one.last_seq) for one in theirs.streams
+        ]
+        assert [(one.stream, one.name, one.lag, one.in_flight) for one in ours.consumers] == [
+            (one.stream, one.name, one.lag, one.in_flight) for one in theirs.consumers
+        ]
+        assert [(one.info, one.backfills) for one in ours.sources] == [
+            (one.info, one.backfills) for one in theirs.sources
+        ]
+        assert [one.pid for one in await remote.processes()] == [one.pid for one in await admin.processes()]
 
     async def test_dead_letters_come_as_they_are(self, admin: Admin, remote: Remote) -> None:
         await _filled(remote)

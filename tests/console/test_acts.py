@@ -59,24 +59,33 @@ def test_a_consumer_is_paused_and_resumed(open_page: OpenPage, world: World) -> 
 
 
 def test_the_settings_of_a_consumer_are_changed(open_page: OpenPage, world: World) -> None:
-    page = open_page("streams/emails/consumers/send?tab=settings")
+    page = open_page("streams/emails/consumers/send?tab=settings", permissions=["clipboard-read", "clipboard-write"])
     page.click("Edit settings")
     dialog = page.tab.locator("dialog[open]")
     dialog.get_by_text("A change counts at once in new deliveries").wait_for()
-    page.get("spinbutton", "Most attempts").fill("7")
-    page.get("textbox", "Filters of keys").fill("emails.>\nletters.>")
-    dialog.get_by_text("Most attempts: 3 → 7").wait_for()
+    page.get("spinbutton", "Max deliver").fill("7")
+    page.get("textbox", "Filters").fill("emails.>\nletters.>")
+    page.get("textbox", "Backoff").fill("1s\n10s")
+    page.get("combobox", "Ordered").select_option("false")
+    dialog.get_by_role("button", name="Copy as CLI").click()
+    page.until("navigator.clipboard.readText().then((text) => text.startsWith('headrace '))")
+    assert page.tab.evaluate("navigator.clipboard.readText()") == (
+        "headrace consumer edit emails send --filter 'emails.>' --filter 'letters.>' --unordered --max-deliver 7"
+        f" --backoff 1s,10s --server {world.url}"
+    )
+    dialog.get_by_text("Max deliver: 3 → 7").wait_for()
     page.act("Change")
     page.see("The settings of send were changed.")
     settings = _consumer(world, "emails", "send").settings
     assert (settings["max_deliver"], list(settings["filters"])) == (7, ["emails.>", "letters.>"])
+    assert (settings["backoff"]["delays"], settings["ordered"]) == ([1, 10], False)
 
 
 def test_an_impossible_setting_is_explained_and_changes_nothing(open_page: OpenPage, world: World) -> None:
     page = open_page("streams/payments?tab=settings")
     page.expected.append("422")
     page.click("Edit settings")
-    page.get("spinbutton", "Most bytes on disk").fill("1")
+    page.get("spinbutton", "Max storage, in bytes").fill("1")
     page.get("button", "Change", exact=True).click()
     page.tab.locator("dialog[open] .failure").wait_for()
     page.click("Cancel")

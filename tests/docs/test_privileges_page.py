@@ -12,6 +12,7 @@ from uuid import uuid4
 import pytest
 
 from headrace import store
+from headrace.admin import Admin
 from headrace.cli.main import main
 from headrace.model.errors import HeadraceError
 from headrace.model.specs import ConsumerSpec
@@ -108,6 +109,10 @@ async def sees_processes(database: store.Database) -> None:
     await database.fetch("select * from headrace.workers")
 
 
+async def observes(database: store.Database) -> None:
+    await Admin(database).snapshot()
+
+
 async def changes_consumers(database: store.Database) -> None:
     await store.declare_consumer(database, ConsumerSpec(stream="orders", name="ship", max_deliver=9))
 
@@ -135,12 +140,12 @@ MAY: dict[str, tuple[tuple[str, ...], bool, list[Try], list[Try]]] = {
     "runs consumers that exist: leases, acks, retries, dead letters, transactional handlers": (
         ("consume",), False, [leases, sees_figures], [publishes, changes_consumers, seeks, creates_streams, grants]),
     "reads messages, dead letters and blocked keys": (("consume",), False, [reads], [publishes]),
-    "reads the views and `headrace observe`": (
-        ("observe",), True, [sees_figures, sees_processes], [reads, leases, publishes, seeks]),
+    "reads the views": (
+        ("observe",), True, [sees_figures, sees_processes], [reads, leases, publishes, seeks, observes]),
     "creates, changes, seeks, pauses, replays, redrives, deletes on a stream": (
         ("admin",), False, [changes_consumers, seeks, publishes, leases, reads, sees_figures], [creates_streams, maintains, grants]),
-    "creates streams and sources, runs `headrace serve`, does the maintenance": (
-        ("admin",), True, [creates_streams, maintains, changes_consumers, sees_processes], [grants]),
+    "creates streams and sources, runs `headrace serve` and `headrace observe`, does the maintenance": (
+        ("admin",), True, [creates_streams, maintains, changes_consumers, sees_processes, observes], [grants]),
     "migrates and grants": ((), True, [grants], []),
 }  # fmt: skip
 

@@ -109,7 +109,7 @@ async def test_no_statement_of_a_worker_is_compiled(stock: EmbeddedPostgres, dsn
         await app.idle()
         await sweep(app.database)
         admin = app.admin
-        await admin.overview()
+        await admin.snapshot()
         await admin.consumers()
         for look in (admin.peek, admin.blocked_keys, admin.dead_letters):
             await look("orders", "ship")

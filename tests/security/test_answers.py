@@ -66,7 +66,7 @@ CALLS: list[tuple[str, str, Any]] = [
     ("GET", "/http-consumers/ship/next", None),
     ("POST", "/webhook/hooks", {}),
     ("GET", "/tokens", None),
-    ("GET", "/overview", None),
+    ("GET", "/live/snapshot", None),
     ("GET", "/sources", None),
 ]
 

@@ -81,7 +81,7 @@ CHANGES: tuple[tuple[str, str, Any], ...] = (
 )
 
 READS = (
-    "/v1/streams", "/v1/overview", "/v1/tokens", "/v1/streams/orders/messages", "/v1/streams/orders/consumers/ship/messages",
+    "/v1/streams", "/v1/live/snapshot", "/v1/tokens", "/v1/streams/orders/messages", "/v1/streams/orders/consumers/ship/messages",
     "/v1/streams/orders/consumers/ship/receive", "/v1/http_pull_consumers/ship/receive", "/v1/http-consumers/ship/next",
     "/v1/nowhere", "/metrics", "/ready", "/docs", "/openapi.json",
 )  # fmt: skip

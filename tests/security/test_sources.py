@@ -212,7 +212,7 @@ async def test_a_server_that_is_not_connected_answers_503(dsn: str) -> None:
     server = Server(App(dsn))
     transport = httpx.ASGITransport(app=server)
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
-        for path in ("/v1/streams", "/api/streams", "/v1/sources/x", "/v1/tokens", "/v1/overview"):
+        for path in ("/v1/streams", "/api/streams", "/v1/sources/x", "/v1/tokens", "/v1/live/snapshot"):
             answer = await client.get(path)
             assert (answer.status_code, answer.json()["code"]) == (503, "store_unavailable"), (path, answer.text)
             assert answer.headers["retry-after"]

@@ -253,12 +253,12 @@ async def test_blocked_keys_are_listed_until_they_are_redriven(api: Api) -> None
     assert (await api.get(f"{_SHIP}/blocked_keys"))["data"] == []
 
 
-async def test_the_overview_lists_streams_consumers_and_workers(api: Api) -> None:
+async def test_the_live_snapshot_lists_streams_consumers_and_processes(api: Api) -> None:
     await _begin(api, "a")
-    data = (await api.get("/overview"))["data"]
+    data = (await api.get("/live/snapshot"))["data"]
     assert [one["name"] for one in data["streams"]] == ["orders"]
     assert [one["name"] for one in data["consumers"]] == ["ship"]
-    assert isinstance(data["workers"], list)
+    assert isinstance(data["processes"], list)
 
 
 async def test_a_consumer_with_a_slash_in_its_name_can_be_received_from(api: Api) -> None:

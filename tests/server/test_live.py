@@ -11,11 +11,11 @@ import anyio
 import pytest
 
 from headrace import store
+from headrace.admin.live import reading
+from headrace.admin.live.reading import Reading
 from headrace.model.errors import StoreUnavailable
 from headrace.model.records import WorkerFacts
 from headrace.model.specs import ConsumerSpec
-from headrace.server.live import reading
-from headrace.server.live.reading import Reading
 from headrace.server.live.refreshing import LiveState
 from tests.server.calling import Api
 
@@ -190,6 +190,7 @@ async def test_the_last_snapshot_stays_while_the_database_is_away(
             False,
             "The database is not available now. Try again in a moment.",
         )
+        assert (await api.get("/live/snapshot"))["data"]["error"] == data["database"]["error"]
         assert data["totals"]["streams"] == 1
         assert [one["name"] for one in await rows(api, "streams")] == ["orders"]
     hands.now += 60
@@ -258,10 +259,45 @@ async def test_a_caller_sees_its_own_streams_only(api: Api) -> None:
     data = (await api.get("/live"))["data"]
     assert (data["totals"]["streams"], data["totals"]["lag"]) == (1, 1)
     assert {one["stream"] for one in data["attention"]} <= {"orders"}
+    snapshot = (await api.get("/live/snapshot"))["data"]
+    assert [one["name"] for one in snapshot["streams"]] == ["orders"]
+    assert [one["stream"] for one in snapshot["consumers"]] == ["orders"]
+    assert (snapshot["processes"], snapshot["sources"]) == ([], [])
     await api.refused("GET", "/live/streams/bills", status=403)
     await api.refused("GET", "/live/processes", status=403)
     api.client.headers["authorization"] = f"Bearer {none}"
     await api.refused("GET", "/live", status=403)
+    await api.refused("GET", "/live/snapshot", status=403)
+
+
+async def test_the_snapshot_has_what_the_lists_have_and_the_last_lags(api: Api, hands: Hands) -> None:
+    for name in ("b", "a"):
+        await api.stream(name)
+        await api.consumer("ship", name)
+        await api.publish(("k", 1), stream=name)
+    for _ in range(2):
+        hands.now += 100.0
+        listed = await rows(api, "consumers", sort="name")
+        snapshot = (await api.get("/live/snapshot"))["data"]
+        assert [{**one, "lags": []} for one in snapshot["consumers"]] == listed
+        assert snapshot["streams"] == await rows(api, "streams")
+    assert [one["lags"] for one in snapshot["consumers"]] == [[1, 1], [1, 1]]
+    assert (snapshot["processes"], snapshot["sources"]) == (await rows(api, "processes"), await rows(api, "sources"))
+    assert (await rows(api, "consumers"))[0]["lags"] == []
+
+
+async def test_a_pause_by_another_process_and_a_full_stream_are_seen_at_the_next_look(api: Api, hands: Hands) -> None:
+    await api.stream()
+    await api.consumer()
+    await api.publish(("k", 1))
+    assert [one["state"] for one in await rows(api, "consumers")] == ["unattended"]
+    database = api.server.app.database
+    await store.pause(database, await store.consumer_id(database, "orders", "ship"), datetime(2100, 1, 1, tzinfo=UTC))
+    await database.fetch("update headrace_internal.streams set full_until = clock_timestamp() + interval '1 hour'")
+    hands.now += 100.0
+    (consumer,) = await rows(api, "consumers")
+    assert (consumer["state"], consumer["paused_until"]) == ("paused", "2100-01-01T00:00:00Z")
+    assert [one["state"] for one in await rows(api, "streams")] == ["full"]
 
 
 async def test_lists_are_sorted_filtered_and_cut(api: Api) -> None:
@@ -336,14 +372,13 @@ async def test_a_reading_takes_few_queries_however_many_consumers_there_are(
     assert all(figures.oldest is not None and figures.oldest[1] is not None for figures in one.consumers.values())
 
 
-async def test_the_figures_are_those_of_the_overview(api: Api) -> None:
+async def test_the_figures_are_those_of_the_consumer(api: Api) -> None:
     await api.stream()
     await api.consumer()
     await api.publish(*[(key, 1) for key in "aabbcc"])
     await store.lease(api.server.app.database, 1, uuid4(), 4)
-    overview = await api.server.app.admin.overview()
+    info = await api.server.app.admin.consumer("orders", "ship")
     found = await store.live_figures(api.server.app.database)
-    (info,) = overview.consumers
     (number,) = found.positions
     assert found.positions[number] == info.position
     assert found.leases[number][:2] == (info.num_ack_pending, info.owners)

@@ -42,6 +42,7 @@ OF_ITS_STREAMS = {
     "GET /audit",
     "GET /jobs",
     "GET /live",
+    "GET /live/snapshot",
     "GET /live/streams",
     "GET /live/consumers",
     "GET /live/sources",

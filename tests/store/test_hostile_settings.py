@@ -163,7 +163,7 @@ async def live(dsn: str) -> None:
         assert (await admin.consumer("orders", "ship")).dead_letters == 1
         assert [letter.seq for letter in await admin.dead_letters("orders", "ship")] == [3]
         await admin.redrive("orders", "ship")
-        await admin.overview()
+        await admin.snapshot()
         await admin.streams()
         await admin.consumers()
         await admin.peek("orders", "ship")

@@ -35,7 +35,7 @@ async def test_a_heartbeat_that_readers_could_not_read_is_refused(
 
 async def read_all(database: store.Database) -> None:
     """Read what screens show, and what an upgrade looks at."""
-    await Admin(database).overview()
+    await Admin(database).snapshot()
     await store.live_revision(database)
     await store.consumer_at_work(database, "orders", "ship")
     await store.switch_on_features(database)

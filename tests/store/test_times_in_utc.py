@@ -42,9 +42,10 @@ async def test_sources_captures_and_backfills(elsewhere: store.Database) -> None
     (source,) = await store.sources(elsewhere)
     await store.start_backfill(elsewhere, source.id, "public.orders")
     (again,), (backfill,) = await store.sources_at_work(elsewhere)
-    await store.pause(elsewhere, (await _consumer(elsewhere)), datetime(2100, 1, 1, tzinfo=UTC))
-    _, consumers = await store.live_catalog(elsewhere)
-    for found in (source, again, backfill, consumers):
+    consumer = await _consumer(elsewhere)
+    await store.pause(elsewhere, consumer, datetime(2100, 1, 1, tzinfo=UTC))
+    paused = (await store.live_figures(elsewhere)).paused[consumer]
+    for found in (source, again, backfill, paused):
         assert b"Z" in (text := msgspec.json.encode(found))
         assert b"+0" not in text
 

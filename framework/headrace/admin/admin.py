@@ -1,8 +1,7 @@
-"""`Admin`, the class with all calls, and the overview."""
+"""`Admin`, the class with all calls."""
 
 from __future__ import annotations
 
-from headrace import store
 from headrace.admin.consumers import Consumers
 from headrace.admin.databases import Databases
 from headrace.admin.inspection import Inspection
@@ -14,7 +13,6 @@ from headrace.admin.sources import Sources
 from headrace.admin.streams import Streams
 from headrace.admin.tokens import Tokens
 from headrace.admin.watching.calls import Watching
-from headrace.model.records import Overview
 
 
 class Admin(
@@ -41,17 +39,3 @@ class Admin(
     without a zone are taken as UTC. `seqs` are sequence numbers, and `ack_ids` come from `receive`.
     `data` and `headers` are JSON texts. With `dry_run` nothing is changed.
     """
-
-    async def overview(self) -> Overview:
-        """Return all streams, consumers, sources with their queued or running backfills, and running processes.
-
-        It always takes four queries, so you can call it every second. It evaluates no condition, so
-        `num_pending` of a consumer counts only parked and replayed messages. Use its `lag`.
-        """
-        streams = await store.streams(self._database)
-        consumers = await store.consumers(self._database, look=0)
-        sources, backfills = await store.sources_at_work(self._database)
-        at, workers = await store.workers(self._database)
-        return Overview(
-            streams=streams, consumers=consumers, sources=sources, backfills=backfills, workers=workers, at=at
-        )

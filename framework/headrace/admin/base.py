@@ -8,6 +8,7 @@ from copy import copy
 from typing import Any, Self, TypeVar
 
 from headrace import store
+from headrace.admin.live.database import LiveDatabase
 from headrace.model import conditions
 from headrace.model.conditions import Condition
 from headrace.model.errors import FilterTooSlow, UnknownConsumer
@@ -41,6 +42,7 @@ class Base:
         self._stored_database = stored_database or fenced(database)
         self._given_database = given_database
         self._actor = Actor()
+        self._live = LiveDatabase()
 
     def acting_as(self, actor: Actor) -> Self:
         """Return the same administration, whose changes are recorded in the name of an actor, see `Admin.audit`."""
@@ -59,11 +61,14 @@ class Base:
                 await self._record(connection, change)
             return result
 
-        return await with_repeat(once)
+        result = await with_repeat(once)
+        self._live.changed()  # again, since a reading may have begun before the commit
+        return result
 
     async def _record(self, connection: store.Executor, change: Change) -> None:
         """Record a change in the transaction that makes it."""
         await store.record_change(connection, self._actor, change)
+        self._live.changed()
 
     async def _consumer(self, stream: str, name: str) -> int:
         try:

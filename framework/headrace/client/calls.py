@@ -50,7 +50,6 @@ from headrace.model.records import (
     DatabaseInfo,
     DeadLetterGroup,
     Erasure,
-    Overview,
     StreamInfo,
 )
 from headrace.model.schedules import ScheduleInfo
@@ -58,6 +57,7 @@ from headrace.model.selections import DeadLetterCriteria, DeathCriteria, describ
 from headrace.model.sources import SourceInfo
 from headrace.model.tokens import NewToken, TokenInfo
 from headrace.model.watching.audit import AuditEntry
+from headrace.model.watching.live import LiveSnapshot, ProcessRow
 from headrace.model.watching.operations import Job, PushStatus, SeekPreview, WebhookDelivery
 from headrace.model.watching.samples import Chart
 
@@ -302,9 +302,10 @@ class Calls:
         Argument("since", None), Argument("until", None), Argument("points", 180), answer=record(Data[Chart]),
     )  # fmt: skip
 
-    # --- overview and tokens
+    # --- the live state and tokens
 
-    overview = Call("GET", "/v1/overview", answer=record(Data[Overview]))
+    snapshot = Call("GET", "/v1/live/snapshot", answer=record(Data[LiveSnapshot]))
+    processes = Call("GET", "/v1/live/processes", answer=records(ProcessRow))
     tokens = ListCall("/v1/tokens", _limit(None), answer=pages(TokenInfo))
     create_token = Call(
         "POST", "/v1/tokens", Argument("name"), Argument("scopes"),

@@ -6,20 +6,12 @@ import bisect
 from collections import deque
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import Literal
 
 import msgspec
 
-from headrace.model.capture import CaptureInfo, CaptureState
+from headrace.model.capture import CaptureInfo
 from headrace.model.records import RATE_LIMITED, ConsumerAtWork, WorkerInfo
-
-ConsumerState = Literal["", "paused", "breaker", "blocked", "growing", "unattended", "full"]
-"""The state of a consumer, or of a stream, which is `full` or nothing."""
-
-SourceState = CaptureState | Literal["", "alarm", "degraded"]
-"""The state of a source. `alarm`: the capture runs, but its slot has a problem. `degraded`: it runs, but changes failed
-to become messages, or it has a note, such as a table that is gone. Empty for a source that captures no tables.
-"""
+from headrace.model.watching.live import ConsumerState, SourceState
 
 PROBLEM_STATES: frozenset[SourceState] = frozenset(("stopped", "alarm", "degraded", "waiting", "unattended"))
 """States that are sorted first, because there may be no room for all sources."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
+from msgspec import Meta
 
 CaptureState = Literal["new", "starting", "running", "waiting", "stopped", "paused", "unattended"]
 """The state of a capture.
@@ -164,6 +165,18 @@ class BackfillInfo(msgspec.Struct, frozen=True, kw_only=True):
             return None
         took = (self.updated_at - self.started_at).total_seconds()
         return max(self.total - self.read, 0) * took / self.read
+
+
+class Backfill(BackfillInfo, frozen=True, kw_only=True):
+    """A running or ended backfill or verification of one table."""
+
+    done: Annotated[float | None, Meta(description="How much of it is done, from 0 to 1, as estimated.")]
+    time_left: Annotated[float | None, Meta(description="Seconds, as estimated.")]
+
+    @classmethod
+    def of(cls, info: BackfillInfo) -> Backfill:
+        """Add to a backfill how much of it is done."""
+        return cls(**msgspec.structs.asdict(info), done=info.share, time_left=info.seconds_left)
 
 
 class FailedChange(msgspec.Struct, frozen=True, kw_only=True):

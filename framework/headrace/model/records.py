@@ -8,9 +8,7 @@ from uuid import UUID
 
 import msgspec
 
-from headrace.model.capture import BackfillInfo
 from headrace.model.clock import Times
-from headrace.model.sources import SourceInfo
 
 
 class Batch(msgspec.Struct, frozen=True, gc=False):
@@ -382,17 +380,3 @@ class DatabaseCheck(msgspec.Struct, frozen=True, kw_only=True):
     conflicts: list[str] = []
     """Names of streams and sources, such as `stream orders`, that requests don't reach there, because another database has
     the name. The first 100 of each kind."""
-
-
-class Overview(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of all streams, consumers, sources and processes."""
-
-    streams: list[StreamInfo]
-    consumers: list[ConsumerInfo]
-    """The consumers. They don't count pending messages. `lag` is an approximation."""
-    workers: list[WorkerInfo]
-    at: datetime
-    """The time of the overview, by the database's clock."""
-    sources: list[SourceInfo] = []
-    backfills: list[BackfillInfo] = []
-    """The backfills that are queued or running, the oldest first."""

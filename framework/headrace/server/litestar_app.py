@@ -19,7 +19,6 @@ from headrace.server.routes import (
     http_consumers,
     messages,
     operations,
-    overview,
     positions,
     schedules,
     sources,
@@ -35,7 +34,7 @@ from headrace.server.routes.watching import audit, live, samples
 
 PREFIXES = ("/v1", "/api")
 TOPICS = (
-    streams, messages, inspection, consumers, positions, dead_letters, operations, jobs, http_consumers, overview, tokens, sessions, sources, schedules, databases,
+    streams, messages, inspection, consumers, positions, dead_letters, operations, jobs, http_consumers, tokens, sessions, sources, schedules, databases,
     audit, live, samples, data_plane,
 )  # fmt: skip
 

@@ -10,10 +10,10 @@ from typing import Any, TypeVar
 import anyio
 
 from headrace import store
+from headrace.admin.live.together import together
 from headrace.model.errors import HeadraceError
 from headrace.model.pages import Page
 from headrace.server.engine import Engine
-from headrace.server.together import together
 
 T = TypeVar("T")
 Place = TypeVar("Place")

@@ -41,8 +41,9 @@ async def _is_away(api: Api) -> None:
     await api.publish(("a", 1), stream="orders")
     listed = await api.get("/streams")
     assert ([one["name"] for one in listed["data"]], listed["unavailable"]) == (["orders"], ["eu"])
-    for path in ("/overview", "/schedules", "/sources"):
+    for path in ("/schedules", "/sources"):
         assert (await api.get(path))["unavailable"] == ["eu"], path
+    assert (await api.get("/live/snapshot"))["data"]["unavailable"] == ["eu"]
     answer = await api.client.get("/ready")
     assert (answer.status_code, answer.json()["databases"][0]["ready"]) == (200, False)
 

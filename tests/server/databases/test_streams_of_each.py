@@ -120,9 +120,9 @@ async def test_lists_cover_all_databases_in_pages(two: Api) -> None:
     await two.consumer("x", "a")
     await two.consumer("x", "b")
     assert [one["info"]["stream"] for one in (await two.get("/consumers", limit=2))["data"]] == ["a", "b"]
-    overview = (await two.get("/overview"))["data"]
-    assert [one["name"] for one in overview["streams"]] == names
-    assert len(overview["workers"]) == 1
+    snapshot = (await two.get("/live/snapshot"))["data"]
+    assert [one["name"] for one in snapshot["streams"]] == names
+    assert len(snapshot["processes"]) == 1
 
 
 async def test_a_name_is_in_one_database_only(two: Api) -> None:
@@ -198,9 +198,10 @@ async def test_a_name_that_two_databases_have_is_listed_once(
         ):
             await engine.app.database.fetchval(insert)
     assert [one["source"] async for one in _listed(two, "/backfills", 1)] == ["twinned"]
-    overview = (await two.get("/overview"))["data"]
-    assert [one["name"] for one in overview["streams"]].count("twin") == 1
-    assert [one["name"] for one in overview["consumers"] if one["stream"] == "twin"] == ["theirs"]
+    snapshot = (await two.get("/live/snapshot"))["data"]
+    assert [one["name"] for one in snapshot["streams"]].count("twin") == 1
+    assert [one["name"] for one in snapshot["sources"]].count("twinned") == 1
+    assert [one["name"] for one in snapshot["consumers"] if one["stream"] == "twin"] == ["theirs"]
     monkeypatch.setattr(endpoints, "CACHE_TTL", 0.0)
     monkeypatch.setattr(two.server.monitoring, "_until", float("-inf"))
     assert 'consumer="hidden"' not in (await two.client.get("/metrics")).text

@@ -1,4 +1,4 @@
-"""Calls for operators: the audit log, and samples for charts."""
+"""Calls for operators: the live state, the audit log, and samples for charts."""
 
 from __future__ import annotations
 
@@ -7,15 +7,32 @@ from datetime import UTC, datetime, timedelta
 
 from headrace import store
 from headrace.admin.base import Base
+from headrace.admin.live.rows import process_row
 from headrace.admin.validation import check_limit, utc
 from headrace.model.errors import InvalidInput
 from headrace.model.pages import Page, follow, listing
 from headrace.model.watching.audit import AuditEntry
+from headrace.model.watching.live import LiveSnapshot, ProcessRow
 from headrace.model.watching.samples import MAX_POINTS, Chart, SampleKind
 
 
 class Watching(Base):
-    """The calls about the audit log and samples."""
+    """The calls about the live state, the audit log and samples."""
+
+    async def snapshot(self) -> LiveSnapshot:
+        """Return the live state of all streams, consumers, running processes, and sources with their queued or running
+        backfills. The console and `headrace observe` show the same.
+
+        You can call it every second, on one `Admin`, which remembers what rates and trends follow from. The first call takes up to
+        seven short statements and later ones about four, whatever is in the database. Sizes of many streams
+        are read in turn, 20 at a time, and are None until then.
+        """
+        return await self._live.snapshot(self._database)
+
+    async def processes(self) -> list[ProcessRow]:
+        """Return the running processes, with what each consumer does in them."""
+        at, workers = await store.workers(self._database)
+        return [process_row(one, at) for one in workers]
 
     @listing
     async def audit(

@@ -27,9 +27,9 @@ def observe(
 ) -> None:
     """Watch streams, consumers, sources and processes live, and control them.
 
-    Each update runs 4 queries that evaluate no conditions on messages. At the
-    default interval that is at most 4 queries per second. A slow store is
-    queried less often. Every change asks for confirmation first. Press ? for
+    An update runs about 4 short queries that evaluate no conditions on
+    messages, and with --server none of its own beside those of the console. A
+    slow store is queried less often. Every change asks for confirmation first. Press ? for
     the keys.
     """
     seconds = duration(interval, "--interval")

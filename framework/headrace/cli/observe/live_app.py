@@ -1,4 +1,4 @@
-"""The base of the application of `headrace observe`: it fetches an overview at each interval, shows it on all
+"""The base of the application of `headrace observe`: it fetches a snapshot at each interval, shows it on all
 screens, and keeps running while the server or the database is unreachable.
 """
 
@@ -19,10 +19,9 @@ from headrace.cli.observe.display.colors import BAD, FAINT, GOOD
 from headrace.cli.observe.display.formats import format_duration
 from headrace.cli.observe.display.theme import THEME
 from headrace.cli.observe.display.totals import totals
-from headrace.cli.observe.history import History
-from headrace.cli.observe.snapshot import Snapshot
 from headrace.model.errors import HeadraceError
 from headrace.model.text.printing import printable, printable_lines
+from headrace.model.watching.live import LiveSnapshot
 
 if TYPE_CHECKING:
     from headrace.client import Administration
@@ -60,13 +59,12 @@ class LiveApp(App[None]):
         super().__init__()
         self.admin = admin
         self.interval = interval
-        self.snapshot: Snapshot | None = None
+        self.snapshot: LiveSnapshot | None = None
         self.update_error: str | None = None
         """Why the last update failed, or None."""
         self._description = description
         self._clock = clock
         self._timeout = timeout
-        self._history = History()
         self._updated_at: float | None = None
         self.register_theme(THEME)
         self.theme = THEME.name
@@ -87,17 +85,18 @@ class LiveApp(App[None]):
             await asyncio.sleep(pause_after(interval, took))
 
     async def poll(self) -> float:
-        """Fetch an overview once and show it. Returns how many seconds that took."""
+        """Fetch a snapshot once and show it. Returns how many seconds that took."""
         started = self._clock()
         try:
-            overview = await asyncio.wait_for(self.admin.overview(), self._timeout)
+            snapshot = await asyncio.wait_for(self.admin.snapshot(), self._timeout)
         except HeadraceError as error:
             self.update_error = str(error)
         except TimeoutError:
             self.update_error = f"There was no answer for {self._timeout:g} s."
         else:
-            self.update_error, self._updated_at = None, self._clock()
-            self.snapshot = self._history.add(overview)
+            self.update_error = snapshot.error
+            if snapshot.error is None:
+                self.snapshot, self._updated_at = snapshot, self._clock()
         self.show()
         return self._clock() - started
 

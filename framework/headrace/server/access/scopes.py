@@ -21,7 +21,7 @@ on the database, which deletes all tokens, opens the server again.
 | live state of processes, samples of everything together | `consume` | all |
 | live state of sources | `admin` | the stream that they fill, or all for captured tables |
 | audit log | `admin` | all. With `admin` of some streams, the entries of these |
-| tokens, further databases, overview, `/metrics` | `admin` | all |
+| tokens, further databases, `/metrics` | `admin` | all |
 
 `admin` includes `publish` and `consume`. No token is needed for webhooks, which are authenticated
 by their signatures, for `/health` and `/ready`, for the console's page, and for the API's description.

@@ -12,12 +12,16 @@ from importlib.resources.abc import Traversable
 import msgspec
 
 from headrace.server.console.bundle import bundle
+from headrace.server.console.descriptions import described
 
 ENTRY = "shell.js"
 """The module with which the console begins."""
 
 SCRIPT = "console.js"
 """The bundle of all modules, which is served instead of them."""
+
+DESCRIBED = "shared/described.js"
+"""The module with what the server describes."""
 
 PLAIN = ("early.js", "vendor/uplot.js")
 """The scripts that are no modules. They are served as they are."""
@@ -63,6 +67,7 @@ def static_files() -> StaticFiles:
     """Return the files. The first call reads and compresses them, which takes some hundredths of a second."""
     read = dict(_walk(files(__package__) / "static", ""))
     modules = {path: read.pop(path).decode() for path in list(read) if path.endswith(".js") and path not in PLAIN}
+    modules[DESCRIBED] = described(modules[DESCRIBED])
     read[SCRIPT] = bundle(modules, ENTRY).encode()
     found = {path: _static_file(path, content) for path, content in sorted(read.items())}
     together = hashlib.sha256()

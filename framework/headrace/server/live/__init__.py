@@ -1,5 +1,5 @@
-"""The live state of everything, for screens that are drawn again each second.
+"""The live state of all databases of a server, read by `headrace.admin.live`.
 
-`reading` reads the figures of one database. `refreshing` decides when that is done, once for all who ask. `rows` are what
-requests get, and `attention` what needs somebody.
+`refreshing` decides when it is read, once for all who ask. `pacing` bounds what screens read beside it. `attention` says
+what needs somebody.
 """

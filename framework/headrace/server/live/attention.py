@@ -9,7 +9,7 @@ from typing import Literal
 from msgspec import Struct
 
 from headrace.flow.observed import PROBLEM_STATES
-from headrace.server.live.rows import ConsumerRow, ProcessRow, SourceRow, StreamRow
+from headrace.model.watching.live import ConsumerRow, ProcessRow, SourceRow, StreamRow
 
 MOST = 100
 """The most entries that are returned."""

@@ -4,25 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
 from uuid import uuid4
 
 import anyio
 
 from headrace import store
-from headrace.flow.observed import Samples
-from headrace.model.capture import BackfillInfo
+from headrace.admin.live.database import LiveDatabase
+from headrace.admin.live.snapshot import Part, Snapshot
+from headrace.admin.live.together import together
 from headrace.model.errors import HeadraceError, public_text
 from headrace.model.log import Log
-from headrace.model.records import WorkerInfo
-from headrace.model.sources import SourceInfo
 from headrace.server.engine import Engine
 from headrace.server.errors import unavailable
 from headrace.server.live.pacing import KeptReads, Pace
-from headrace.server.live.reading import Reading
-from headrace.server.live.snapshot import Part, Snapshot
 from headrace.server.merging import read_all
-from headrace.server.together import together
 
 log = Log("headrace")
 
@@ -42,20 +37,8 @@ KEPT = 60.0
 """Seconds for which a snapshot is good enough for a page that is being opened. To take one with thousands of consumers takes some
 tenths of a second, and the page says of when it is."""
 
-SOURCES_EVERY = 2.0
-"""Seconds between two readings of the sources of a database, and of the running processes."""
-
-
-class _Database:
-    """What is remembered of one database between snapshots."""
-
-    def __init__(self) -> None:
-        self.reading = Reading()
-        self.sources: tuple[list[SourceInfo], list[BackfillInfo]] = ([], [])
-        self.workers: list[WorkerInfo] = []
-        self.sources_at = self.workers_at = float("-inf")
-        self.sources_read = False  # in this reading, so that their samples are due
-        self.captured: dict[str, Samples] = {}
+FACTS_EVERY = 10.0
+"""Seconds between two readings of the version and the size of the server's own database."""
 
 
 class LiveState:
@@ -72,7 +55,7 @@ class LiveState:
     Attributes:
         id: tells the snapshots of this process from those of others.
         error: why the own database could not be read. None while it can.
-        clock_offset: seconds by which the own database's clock is ahead of this process's. None at first.
+        facts: the version and the size of the own database. None at first.
         away: the further databases that did not answer.
         pace: the turns of what screens read beside the snapshot.
         kept: what screens read beside the snapshot, once for all.
@@ -85,11 +68,12 @@ class LiveState:
         self._snapshot: Snapshot | None = None
         self._number = 0
         self._due = self._kept_until = float("-inf")
-        self._databases: dict[str | None, _Database] = {}
+        self._databases: dict[str | None, LiveDatabase] = {}
         self._began = clock()
         self.id = uuid4().hex[:8]
         self.error: str | None = None
-        self.clock_offset: float | None = None
+        self.facts: store.ServerFacts | None = None
+        self._facts_at = float("-inf")
         self.away: list[str] = []
         self.pace = Pace(clock)
         self.kept = KeptReads(Pace(clock), clock)  # polls leave these turns alone
@@ -100,17 +84,16 @@ class LiveState:
         return self._clock() - self._began
 
     @property
-    def home(self) -> Reading:
-        """The reading of the server's own database."""
-        return self._of(None).reading
+    def clock_offset(self) -> float | None:
+        """Seconds by which the own database's clock is ahead of this process's. None at first."""
+        return self._of(None).clock_offset
 
     def changed(self) -> None:
         """Read more with the next snapshot, since somebody changed something."""
         self.kept.forget()
         self._kept_until = float("-inf")
         for one in self._databases.values():
-            one.reading.changed()
-            one.sources_at = one.workers_at = float("-inf")
+            one.changed()
 
     async def snapshot(self, *, first: bool = False) -> Snapshot:
         """Return a snapshot that is at most about a second old, or the last one while the database doesn't answer.
@@ -153,9 +136,7 @@ class LiveState:
 
     async def _merge(self, parts: list[Part]) -> None:
         self._number += 1
-        at = parts[0].reading.at
-        assert at is not None
-        snapshot = Snapshot(self._number, at)
+        snapshot = Snapshot(self._number, parts[0].at)
         for part in parts:
             await snapshot.add(part)
         self._snapshot = snapshot
@@ -163,41 +144,25 @@ class LiveState:
             del self._databases[gone]
 
     async def _read(self, engine: Engine) -> Part:
-        name = None if engine.names is None else engine.names.database
-        known, database = self._of(name), engine.app.database
-        await together(
-            lambda: known.reading.read(database),
-            lambda: self._read_workers(known, database, own=name is None),
-            lambda: self._read_sources(known, database),
-        )
-        at = known.reading.at or datetime.now(UTC)
-        if known.sources_read:
-            known.sources_read = False
-            before, known.captured = known.captured, {}
-            for source in known.sources[0]:
-                samples = known.captured[source.id] = before.get(source.id) or Samples()
-                samples.add(at, 0 if source.capture is None else source.capture.captured)
-        reachable = None
-        if engine.names is not None:
-            reachable = await engine.names.reachable("stream", {one.name for one in known.reading.catalog_streams})
-        sources, backfills = known.sources
-        return Part(name, known.reading, known.workers, sources, backfills, known.captured, reachable)
+        if engine.names is None:
+            parts: list[Part] = []
 
-    async def _read_workers(self, known: _Database, database: store.Database, *, own: bool) -> None:
-        if self._clock() < known.workers_at + SOURCES_EVERY:
-            return
-        sent = datetime.now(UTC)
-        at, known.workers = await store.workers(database)
-        known.workers_at = self._clock()
-        if own:
-            self.clock_offset = (at - sent).total_seconds()
+            async def read() -> None:
+                parts.append(await self._of(None).read(engine.app.database))
 
-    async def _read_sources(self, known: _Database, database: store.Database) -> None:
-        if self._clock() < known.sources_at + SOURCES_EVERY:
-            return
-        known.sources = await store.sources_at_work(database)
-        known.sources_at = self._clock()
-        known.sources_read = True
+            await together(read, self._read_facts)
+            return parts[0]
+        part = await self._of(engine.names.database).read(engine.app.database)
+        part.database = engine.names.database
+        part.reachable = await engine.names.reachable("stream", {one.name for one in part.reading.catalog_streams})
+        return part
 
-    def _of(self, name: str | None) -> _Database:
-        return self._databases.setdefault(name, _Database())
+    async def _read_facts(self) -> None:
+        if self._clock() >= self._facts_at + FACTS_EVERY:
+            self.facts = await store.server_facts(self._engine.app.database)
+            self._facts_at = self._clock()
+
+    def _of(self, name: str | None) -> LiveDatabase:
+        if name not in self._databases:
+            self._databases[name] = LiveDatabase(lambda: self._clock())
+        return self._databases[name]

@@ -58,7 +58,6 @@ _TAGS = {
     "Tokens": "Create and revoke access tokens, and sign in to the console.",
     "Audit": "Read which changes were made, and in whose name.",
     "Live": "Watch streams, consumers, sources and processes.",
-    "Overview": "Read the state of everything.",
     "Health": "Endpoints for probes and Prometheus.",
 }
 _REF = "#/components/schemas/{name}"

@@ -13,7 +13,7 @@ from litestar.params import Body, QueryParameter
 
 from headrace import store
 from headrace.admin.validation import MAX_ANSWER_BYTES
-from headrace.model.capture import BackfillInfo, FailedChange, Finding
+from headrace.model.capture import Backfill, BackfillInfo, FailedChange, Finding
 from headrace.model.pages import Page
 from headrace.server.engine import Engine
 from headrace.server.errors import Problem
@@ -31,9 +31,6 @@ from headrace.server.routes.paging import (
     page,
 )
 from headrace.server.routes.parameters import Limit, SourceRef
-from headrace.server.wire.captures import (
-    Backfill,
-)
 from headrace.server.wire.common import Listed
 from headrace.server.wire.sources import NewSource
 from headrace.sources.postgres.spec import PostgresSpec

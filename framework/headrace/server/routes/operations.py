@@ -14,13 +14,13 @@ from msgspec import Struct, defstruct, structs
 
 from headrace.admin import Admin
 from headrace.admin.operations import CONSUMER, DATABASE, OPERATIONS, SCHEDULE, SOURCE, TOKEN, Count, Operation
-from headrace.model.capture import BackfillInfo
+from headrace.model.capture import Backfill, BackfillInfo
 from headrace.model.sources import SourceInfo
 from headrace.server.access.scopes import Need
 from headrace.server.routes.context import AnyRequest, Context, RouteContext
 from headrace.server.routes.parameters import ConsumerRef, DatabaseRef, ScheduleRef, SourceRef, StreamRef, TokenRef
 from headrace.server.slashes import unmarked
-from headrace.server.wire.captures import Backfill, PostgresSource
+from headrace.server.wire.captures import PostgresSource
 from headrace.server.wire.common import Listed, Success
 
 SHOWN: dict[type, type[Any]] = {SourceInfo: PostgresSource, BackfillInfo: Backfill}

@@ -5,10 +5,9 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated
 
-import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from headrace.model.capture import BackfillInfo, CaptureInfo
+from headrace.model.capture import CaptureInfo
 from headrace.model.selections import WhereJson as Where
 from headrace.model.sources import SourceInfo
 from headrace.server.wire.settings import answer, request
@@ -76,15 +75,3 @@ class DeletedSource(Struct, kw_only=True):
     left: Annotated[
         str | UnsetType, Meta(description="By `force`: what was left behind at the database that was captured.")
     ] = UNSET
-
-
-class Backfill(BackfillInfo, frozen=True, kw_only=True):
-    """A running or ended backfill or verification of one table."""
-
-    done: Annotated[float | None, Meta(description="How much of it is done, from 0 to 1, as estimated.")]
-    time_left: Annotated[float | None, Meta(description="Seconds, as estimated.")]
-
-    @classmethod
-    def of(cls, info: BackfillInfo) -> Backfill:
-        """Convert a backfill of the store."""
-        return cls(**msgspec.structs.asdict(info), done=info.share, time_left=info.seconds_left)

@@ -20,6 +20,8 @@ class LiveFigures(msgspec.Struct, frozen=True):
         streams_of: the stream of each consumer.
         positions: the cursor of each consumer.
         leases: of consumers that hold any: the messages in flight, the owners, and a seq below which none is in flight.
+        paused: until when consumers are paused. None for a pause without an end.
+        full: the streams to which publishing is refused.
     """
 
     at: datetime
@@ -27,6 +29,8 @@ class LiveFigures(msgspec.Struct, frozen=True):
     streams_of: dict[int, int]
     positions: dict[int, int]
     leases: dict[int, tuple[int, int, int]]
+    paused: dict[int, datetime | None]
+    full: frozenset[int]
 
 
 class LiveCounts(msgspec.Struct, frozen=True):
@@ -46,32 +50,34 @@ class LiveCounts(msgspec.Struct, frozen=True):
 
 
 class LiveSize(msgspec.Struct, frozen=True):
-    """The number of messages of a stream, its size in bytes, and the seq of its last message."""
+    """The number of messages of a stream, its size in bytes, the seq of its last message, and the messages for later."""
 
     messages: int
     size: int
     last_seq: int
+    scheduled: int
 
 
 class CatalogStream(msgspec.Struct, frozen=True):
-    """A stream. `number` is the one in the database, and `id` that of the API."""
+    """A stream and how long it keeps messages. `number` is the one in the database, and `id` that of the API."""
 
     number: int
     id: str
     name: str
-    full_until: datetime | None
+    retention: str
+    retain_up_to: float | None
+    max_storage: int | None
+    one_message_per_key: bool
 
 
 class CatalogConsumer(msgspec.Struct, frozen=True):
-    """A consumer. `stream` is the number of its stream. `paused_until` is None if a pause has no end."""
+    """A consumer. `stream` is the number of its stream."""
 
     number: int
     id: str
     stream: int
     name: str
     push: bool
-    paused_until: datetime | None
-    paused: bool
 
 
 class ServerFacts(msgspec.Struct, frozen=True):
@@ -94,6 +100,8 @@ async def live_figures(executor: Executor) -> LiveFigures:
         _pairs(row, "consumers", "of_streams"),
         _pairs(row, "consumers", "positions"),
         dict(zip(row["leasing"] or (), leases, strict=True)),
+        dict(zip(row["paused"] or (), row["paused_until"] or (), strict=True)),
+        frozenset(row["full_streams"] or ()),
     )
 
 

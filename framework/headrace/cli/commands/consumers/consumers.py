@@ -99,10 +99,12 @@ async def _ls(
     if only_consumers:
         return found, Counter()
     try:
-        workers = (await admin.overview()).workers
+        processes = await admin.processes()
     except HeadraceError:
         return found, Counter()
-    return found, Counter((one.stream, one.name) for worker in workers if not worker.gone for one in worker.consumers)
+    return found, Counter(
+        (one.stream, one.name) for process in processes if not process.gone for one in process.consumers
+    )
 
 
 def info(

@@ -8,19 +8,19 @@ from headrace.cli.observe.display.colors import FAINT
 from headrace.cli.observe.display.formats import format_rate
 from headrace.cli.observe.display.message_details import add_section
 from headrace.cli.options.times import in_utc
-from headrace.model.records import ConsumerAtWork, WorkerInfo
+from headrace.model.records import ConsumerAtWork
 from headrace.model.text.printing import printable
+from headrace.model.watching.live import ProcessRow
 
 
-def process_details(info: WorkerInfo) -> Text:
+def process_details(info: ProcessRow) -> Text:
     """Return the last heartbeat of a process, in full."""
     text = Text()
-    server = info.server
     facts = {
         "host": info.host, "process": str(info.pid), "kind": info.kind, "version": info.version, "started": in_utc(info.started_at),
         "heartbeat": in_utc(info.seen_at) + (", none since: the process is gone" if info.gone else ""), "connections": str(info.connections),
         "blocked": "" if info.blocked is None else f"nothing runs, since the event loop is blocked by {info.blocked}",
-        "requests": "" if server is None else f"{format_rate(server.requests)}/s, {server.in_flight:,} in flight, {server.waiting:,} waiting for messages",
+        "requests": "" if info.waiting is None else f"{format_rate(info.requests)}/s, {info.requests_in_flight:,} in flight, {info.waiting:,} waiting for messages",
     }  # fmt: skip
     for name, value in facts.items():
         if value:

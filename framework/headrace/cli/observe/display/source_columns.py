@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
 from rich.cells import cell_len
 from rich.text import Text
 
 from headrace.cli.observe.display.colors import BAD, FAINT, GOOD, HELD, STRONG, WARN
-from headrace.cli.observe.display.columns import Column, count_cell, rate_cell, sparkline_cell
-from headrace.cli.observe.display.formats import format_bytes, format_duration
-from headrace.cli.observe.snapshot import SourceRow
-from headrace.flow.observed import SourceState, source_reason
+from headrace.cli.observe.display.columns import Column, sparkline_cell
+from headrace.cli.observe.display.figures import figure_columns
+from headrace.cli.observe.display.formats import format_duration
 from headrace.model.capture import BackfillInfo
 from headrace.model.text.printing import printable
+from headrace.model.watching.live import SourceRow, SourceState
 
 SOURCE_STATES: dict[SourceState, tuple[str, str]] = {
     "": ("webhook", FAINT),
@@ -28,10 +29,6 @@ SOURCE_STATES: dict[SourceState, tuple[str, str]] = {
     "unattended": ("unattended", WARN),
 }
 """The word and the color of each state."""
-
-
-def _bytes_cell(count: int | None, style: str = "") -> Text:
-    return Text("–", FAINT) if count is None else Text(format_bytes(count), style if count else FAINT)
 
 
 def _backfill_cell(row: SourceRow) -> Text:
@@ -54,30 +51,26 @@ def backfill_progress(backfill: BackfillInfo) -> str:
 
 def reason_cell(row: SourceRow) -> Text:
     """Return why the source is not running and how to correct it, or the problem of its slot."""
-    capture = row.info.capture
-    if capture is None or row.state == "paused":
+    if row.state in ("", "paused"):
         return Text("")
-    if row.state == "unattended" and capture.reason is None:
+    if row.state == "unattended" and row.reason is None:
         return Text("no process captures it: run `headrace serve`", WARN)
-    reason, mend = source_reason(row.info.name, capture)
-    fix = "" if mend is None else f" To fix it: {mend}"
-    return Text(printable(f"{reason or ''}{fix}".strip()), SOURCE_STATES[row.state][1])
+    fix = "" if row.mend is None else f" To fix it: {row.mend}"
+    return Text(printable(f"{row.reason or ''}{fix}".strip()), SOURCE_STATES[row.state][1])
+
+
+def _captures(column: Column[SourceRow]) -> Column[SourceRow]:
+    """Return the column without what it says of a source that captures no tables."""
+    return msgspec.structs.replace(column, cell=lambda row, width: column.cell(row, width) if row.state else Text(""))
 
 
 SOURCES: Sequence[Column[SourceRow]] = (
-    Column(label="source", width=12, max_width=40, content_width=lambda s: cell_len(s.info.name), cell=lambda s, _: Text(printable(s.info.name), STRONG), sort_key=lambda s: s.info.name),
-    Column(label="stream", width=10, max_width=30, content_width=lambda s: cell_len(s.info.stream), drop_order=2, cell=lambda s, _: s.info.stream, sort_key=lambda s: s.info.stream),
+    Column(label="source", width=10, max_width=40, content_width=lambda s: cell_len(s.name), cell=lambda s, _: Text(printable(s.name), STRONG), sort_key=lambda s: s.name),
+    Column(label="stream", width=10, max_width=30, content_width=lambda s: cell_len(s.stream), drop_order=2, cell=lambda s, _: s.stream, sort_key=lambda s: s.stream),
     Column(label="state", width=10, cell=lambda s, _: Text(*SOURCE_STATES[s.state]), sort_key=lambda s: SOURCE_STATES[s.state][0]),
-    Column(label="chg/s", width=6, right=True, cell=lambda s, _: Text("") if s.info.capture is None else rate_cell(s.rate), sort_key=lambda s: s.rate or 0),
-    Column(label="behind", width=7, right=True, cell=lambda s, _: Text("") if s.info.capture is None else _bytes_cell(s.behind), sort_key=lambda s: s.behind or 0),
-    Column(label="WAL held", width=8, right=True, cell=lambda s, _: Text("") if s.info.capture is None else _bytes_cell(s.held_back, BAD if s.state == "alarm" else ""), sort_key=lambda s: s.held_back or 0),
-    Column(label="fail", width=4, right=True, cell=lambda s, _: Text("") if s.info.capture is None else count_cell(s.info.capture.failures, BAD),
-           sort_key=lambda s: 0 if s.info.capture is None else s.info.capture.failures),
+    *map(_captures, figure_columns(SourceRow)),
     Column(label="backfill", width=8, max_width=12, cell=lambda s, _: _backfill_cell(s)),
     Column(label="tables", width=10, max_width=40, drop_order=3, content_width=lambda s: cell_len(", ".join(s.tables)), cell=lambda s, _: Text(printable(", ".join(s.tables)), FAINT)),
-    Column(label="lately", width=8, max_width=30, drop_order=4, cell=lambda s, width: Text("") if s.info.capture is None else sparkline_cell(s.rates, width, GOOD)),
+    _captures(Column(label="lately", width=8, max_width=30, drop_order=4, cell=lambda s, width: sparkline_cell(s.rates, width, GOOD))),
     Column(label="reason", width=16, max_width=160, drop_order=1, content_width=lambda s: cell_len(reason_cell(s).plain), cell=lambda s, _: reason_cell(s)),
 )  # fmt: skip
-
-
-# --- what the keys do

@@ -11,10 +11,10 @@ from headrace.cli.observe.display.colors import BAD, FAINT, STRONG
 from headrace.cli.observe.display.formats import format_bytes, format_duration, format_rate
 from headrace.cli.observe.display.message_details import add_section, json_text, multiline_text
 from headrace.cli.observe.display.source_columns import SOURCE_STATES
-from headrace.cli.observe.snapshot import SourceRow
 from headrace.cli.options.times import in_utc
 from headrace.model.capture import BackfillInfo, CaptureFacts, CaptureInfo, FailedChange
 from headrace.model.text.printing import printable
+from headrace.model.watching.live import SourceRow
 
 _SLOT_COLORS = {"reserved": "", "extended": "", "unreserved": BAD, "lost": BAD}
 
@@ -60,7 +60,7 @@ def _add_problems(text: Text, capture: CaptureInfo, style: str) -> None:
 
 
 def _progress_facts(row: SourceRow, capture: CaptureInfo, now: datetime) -> Iterable[tuple[str, str, str]]:
-    yield "captured", f"{capture.captured:,} changes, {format_rate(row.rate) or '–'}/s", ""
+    yield "captured", f"{capture.captured:,} changes, {format_rate(row.changes_rate) or '–'}/s", ""
     yield "failed", f"{capture.failures:,}" if capture.failures else "", BAD
     yield "position", capture.position or "", ""
     yield "server", "" if capture.system_id is None else f"{capture.system_id}, timeline {capture.timeline}", ""

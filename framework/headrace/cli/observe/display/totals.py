@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from headrace.cli.observe.display.colors import BAD, GOOD, WARN
 from headrace.cli.observe.display.formats import format_count, format_rate
-from headrace.cli.observe.snapshot import Snapshot
+from headrace.model.watching.live import LiveSnapshot
 
 
-def totals(snapshot: Snapshot) -> list[tuple[str, str, str]]:
+def totals(snapshot: LiveSnapshot) -> list[tuple[str, str, str]]:
     """Return the totals over all streams, consumers and sources: name, value and style."""
-    published = sum(stream.rate or 0 for stream in snapshot.streams)
-    finished = sum(consumer.rate or 0 for consumer in snapshot.consumers)
-    lag = sum(consumer.info.lag for consumer in snapshot.consumers)
-    dead = sum(consumer.info.dead_letters for consumer in snapshot.consumers)
+    published = sum(stream.publish_rate or 0 for stream in snapshot.streams)
+    finished = sum(consumer.finish_rate or 0 for consumer in snapshot.consumers)
+    lag = sum(consumer.lag for consumer in snapshot.consumers)
+    dead = sum(consumer.dead_letters for consumer in snapshot.consumers)
     found = [
         ("in/s", format_rate(published), GOOD if published else ""),
         ("done/s", format_rate(finished), GOOD if finished else ""),
@@ -23,7 +23,7 @@ def totals(snapshot: Snapshot) -> list[tuple[str, str, str]]:
     return [*found, ("sources", problems, BAD)] if problems else found
 
 
-def _source_problems(snapshot: Snapshot) -> str:
+def _source_problems(snapshot: LiveSnapshot) -> str:
     """Return how many sources are stopped, have an alarm or capture less than they should: `1 stopped, 2 alarm`."""
     states = ("stopped", "alarm", "degraded")
     counts = {state: sum(source.state == state for source in snapshot.sources) for state in states}

@@ -11,17 +11,17 @@ from textual.binding import Binding, BindingType
 from textual.widgets import DataTable, Footer, Static
 
 from headrace.cli.observe.display.colors import FAINT, STRONG
-from headrace.cli.observe.display.columns import STATE_WORDS
-from headrace.cli.observe.display.formats import format_duration
+from headrace.cli.observe.display.figures import figure_texts
 from headrace.cli.observe.display.live_table import LiveTable
 from headrace.cli.observe.display.message_columns import DEAD_LETTER_COLUMNS, IN_PROGRESS_COLUMNS
 from headrace.cli.observe.display.message_details import message_details
+from headrace.cli.observe.display.tables import STATE_WORDS
 from headrace.cli.observe.screens.base import DetailsScreen
 from headrace.cli.observe.screens.consumer_actions import ConsumerActions, redrive_result
 from headrace.cli.observe.screens.dialogs import Confirm, TextPage
-from headrace.cli.observe.snapshot import ConsumerRow, Snapshot
 from headrace.model.records import DeadLetter, PeekedMessage, StoredMessage
 from headrace.model.text.printing import printable
+from headrace.model.watching.live import ConsumerRow, LiveSnapshot
 
 MESSAGES_PER_STATE = 20
 """Number of messages read per state."""
@@ -45,7 +45,7 @@ class ConsumerScreen(DetailsScreen, ConsumerActions):
     def __init__(self, row: ConsumerRow) -> None:
         super().__init__("in_progress")
         self._row = row
-        self._stream, self._consumer_name = row.info.stream, row.info.name
+        self._stream, self._consumer_name = row.stream, row.name
 
     def compose(self) -> ComposeResult:
         yield Static("", id="bar")
@@ -60,15 +60,16 @@ class ConsumerScreen(DetailsScreen, ConsumerActions):
     async def on_mount(self) -> None:
         self._update_summary()
         self.show_details()
-        self.table("dead_letters" if self._row.info.dead_letters else "in_progress").focus()
+        self.table("dead_letters" if self._row.dead_letters else "in_progress").focus()
         await self.action_update()
 
     def selected_consumer(self) -> ConsumerRow:
         return self._row
 
-    def show(self, snapshot: Snapshot) -> None:
+    def show(self, snapshot: LiveSnapshot) -> None:
         """Show the current snapshot."""
-        row = snapshot.consumer(self._stream, self._consumer_name)
+        name = (self._stream, self._consumer_name)
+        row = next((one for one in snapshot.consumers if (one.stream, one.name) == name), None)
         if row is None:
             self.notify(f"The consumer {self._consumer_name} of {self._stream} was deleted.", severity="warning")
             self.dismiss(None)
@@ -77,18 +78,11 @@ class ConsumerScreen(DetailsScreen, ConsumerActions):
         self._update_summary()
 
     def _update_summary(self) -> None:
-        info, row = self._row.info, self._row
-        oldest = info.oldest_unacked_at
-        facts = {
-            "lag": f"{info.lag:,}",
-            "flight": f"{info.num_ack_pending:,}",
-            "parked": f"{info.parked:,}",
-            "blocked": f"{info.blocked:,}",
-            "dead": f"{info.dead_letters:,}",
-            "oldest": "" if oldest is None else format_duration((self.observer.now - oldest).total_seconds()),
-            "actors": "" if row.actors is None else f"{row.busy}/{row.actors}",
-            "position": f"{info.position:,}",
-            "missed": f"{info.missed:,}" if info.missed else "",
+        row = self._row
+        facts = figure_texts(row) | {
+            "actors": "" if row.actors is None else f"{row.busy_actors}/{row.actors}",
+            "position": f"{row.position:,}",
+            "missed": f"{row.missed:,}" if row.missed else "",
         }
         text = Text(no_wrap=True, overflow="ellipsis")
         text.append(f"{printable(self._consumer_name)} of {printable(self._stream)} ", STRONG)
@@ -111,7 +105,7 @@ class ConsumerScreen(DetailsScreen, ConsumerActions):
         if dead is None:
             return
         table = self.table("dead_letters")
-        table.note = f"the first of {self._row.info.dead_letters:,}" if len(dead) == MAX_DEAD_LETTERS else ""
+        table.note = f"the first of {self._row.dead_letters:,}" if len(dead) == MAX_DEAD_LETTERS else ""
         table.show(dead)
         self.table("in_progress").show(peeked)
         self.show_details()

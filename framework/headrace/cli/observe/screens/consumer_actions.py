@@ -11,10 +11,10 @@ from textual.binding import Binding, BindingType
 from headrace.cli.observe.screens import source_actions
 from headrace.cli.observe.screens.base import ObserveScreen
 from headrace.cli.observe.screens.dialogs import AskPlace, Confirm
-from headrace.cli.observe.snapshot import ConsumerRow, SourceRow
 from headrace.cli.options.times import Place, in_utc
 from headrace.cli.output.formats import count
 from headrace.model.records import ConsumerInfo
+from headrace.model.watching.live import ConsumerRow, SourceRow
 
 
 class ConsumerActions(ObserveScreen):
@@ -39,12 +39,13 @@ class ConsumerActions(ObserveScreen):
         """Update the screen after a change."""
         await self.observer.poll()
 
-    def _consumer(self) -> ConsumerInfo | None:
+    async def _consumer(self) -> ConsumerInfo | None:
+        """Read the selected consumer, since the figures of the snapshot are some seconds old."""
         row = self.selected_consumer()
         if row is None:
             self.notify("Select a consumer first. Press Tab to go to the consumers.", severity="warning")
             return None
-        return row.info
+        return await self.observer.fetch(self.observer.admin.consumer(row.stream, row.name))
 
     async def _confirmed(self, title: str, text: str, yes: str) -> bool:
         return await self.app.push_screen_wait(Confirm(title, text, yes))
@@ -57,7 +58,7 @@ class ConsumerActions(ObserveScreen):
             if await source_actions.pause_or_resume(self.observer, source):
                 await self.update_after_change()
             return
-        info = self._consumer()
+        info = await self._consumer()
         if info is None:
             return
         admin, name = self.observer.admin, _full_name(info)
@@ -89,7 +90,7 @@ class ConsumerActions(ObserveScreen):
     @work
     async def action_seek(self) -> None:
         """Move the consumer to a position that the user enters."""
-        info = self._consumer()
+        info = await self._consumer()
         if info is None:
             return
         name = _full_name(info)
@@ -106,7 +107,7 @@ class ConsumerActions(ObserveScreen):
     @work
     async def action_redrive(self) -> None:
         """Deliver all of the consumer's dead letters again."""
-        info = self._consumer()
+        info = await self._consumer()
         if info is None:
             return
         name = _full_name(info)

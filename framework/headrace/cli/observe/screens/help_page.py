@@ -10,9 +10,10 @@ from rich.table import Table
 from rich.text import Text
 
 from headrace.cli.observe.display.colors import BAD, FAINT, GOOD, HELD, STRONG, STUCK, WARN
+from headrace.model.watching.live import ConsumerRow, ProcessRow, SourceRow, StreamRow, figures
 
 QUERIES = 4
-"""Number of queries of one update, independent of the amount of data."""
+"""Number of queries of an update in the mean, independent of the amount of data."""
 
 _KEYS = (
     ("Tab, 1 2 3 4", "go to the next table, or to streams, consumers, processes, sources"),
@@ -27,22 +28,15 @@ _KEYS = (
     ("q, Esc", "go back, quit"),
 )
 _COLUMNS = (
-    ("in/s", "messages published per second, from the change of the last seq, over 3 updates. Includes rollbacks"),
-    ("lag", "sequence numbers after the consumer's position: an upper bound of its pending messages"),
-    ("done/s", "messages finished per second, including those that the consumer's filter skips"),
-    ("flight", "in flight: leased and not settled"),
-    ("parked", "waiting for their next attempt, or behind another message of their key"),
-    ("block", "waiting behind a dead letter that blocks their key, until you redrive or purge it"),
-    ("dead", "dead letters"),
+    *{
+        figure.short: figure.about
+        for kind in (StreamRow, ConsumerRow, ProcessRow, SourceRow)
+        for figure in figures(kind).values()
+        if figure.about
+    }.items(),
     (
         "actors",
         "busy actors of all actors, in all processes that send heartbeats. The column reason says why there are so many",
-    ),
-    ("chg/s", "table changes captured per second, over 3 updates"),
-    ("behind", "WAL that the captured server has written and that is not captured yet"),
-    (
-        "WAL held",
-        "WAL that the captured server keeps for the source's slot. If it keeps growing, the disk fills or the slot is lost",
     ),
     ("backfill", "the share of the table that is read, and the remaining time"),
 )
@@ -57,9 +51,9 @@ _COLORS = (
 
 def help_page(interval: float | None) -> RenderableType:
     """Build the help page, which includes the cost of the updates."""
-    cost = f"An update takes {QUERIES} queries, independent of the amount of data"
+    cost = f"An update takes about {QUERIES} queries, independent of the amount of data"
     if interval is not None:
-        cost += f": at most {QUERIES / interval:.3g} per second at an interval of {interval:g} s"
+        cost += f": about {QUERIES / interval:.3g} per second at an interval of {interval:g} s"
     cost += (
         ". The queries evaluate no conditions on messages. A slow store is queried less often: the pause after an update is at least"
         " 4 times as long as the update took. Messages of a stream or a consumer are read when you open it and on request. Processes"

@@ -9,16 +9,16 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.widgets import DataTable, Footer, Static
 
-from headrace.cli.observe.display.columns import CONSUMERS, STREAMS, WORKERS
 from headrace.cli.observe.display.live_table import LiveTable
 from headrace.cli.observe.display.process_details import process_details
 from headrace.cli.observe.display.source_columns import SOURCES
+from headrace.cli.observe.display.tables import CONSUMERS, PROCESSES, STREAMS
 from headrace.cli.observe.screens.consumer import ConsumerScreen
 from headrace.cli.observe.screens.consumer_actions import ConsumerActions
 from headrace.cli.observe.screens.dialogs import AskFilter, TextPage
 from headrace.cli.observe.screens.source import SourceScreen
 from headrace.cli.observe.screens.stream import StreamScreen
-from headrace.cli.observe.snapshot import ConsumerRow, Snapshot, SourceRow, StreamRow, WorkerRow
+from headrace.model.watching.live import ConsumerRow, LiveSnapshot, ProcessRow, SourceRow, StreamRow
 
 
 class HomeScreen(ConsumerActions):
@@ -32,21 +32,21 @@ class HomeScreen(ConsumerActions):
         Binding("o", "sort", "Sort"),
         Binding("1", "focus_table('streams')", show=False),
         Binding("2", "focus_table('consumers')", show=False),
-        Binding("3", "focus_table('workers')", show=False),
+        Binding("3", "focus_table('processes')", show=False),
         Binding("4", "focus_table('sources')", show=False),
     ]
 
     def compose(self) -> ComposeResult:
         yield Static("", id="bar")
         yield Static("", id="error")
-        yield LiveTable[StreamRow]("Streams", STREAMS, lambda s: s.info.id, lambda s: s.info.name, id="streams")
+        yield LiveTable[StreamRow]("Streams", STREAMS, lambda s: s.id, lambda s: s.name, id="streams")
         yield LiveTable[ConsumerRow](
-            "Consumers", CONSUMERS, lambda c: c.info.id, lambda c: f"{c.info.stream}:{c.info.name}", id="consumers"
+            "Consumers", CONSUMERS, lambda c: c.id, lambda c: f"{c.stream}:{c.name}", id="consumers"
         )
-        yield LiveTable[WorkerRow](
-            "Processes", WORKERS, lambda w: w.info.id, lambda w: f"{w.info.host}:{w.info.pid}", id="workers"
+        yield LiveTable[ProcessRow](
+            "Processes", PROCESSES, lambda w: w.process_id, lambda w: f"{w.host}:{w.pid}", id="processes"
         )
-        yield LiveTable[SourceRow]("Sources", SOURCES, lambda s: s.info.id, lambda s: s.info.name, id="sources")
+        yield LiveTable[SourceRow]("Sources", SOURCES, lambda s: s.id, lambda s: s.name, id="sources")
         yield Footer()
 
     def on_mount(self) -> None:
@@ -55,13 +55,13 @@ class HomeScreen(ConsumerActions):
         if self.observer.snapshot is not None:
             self.show(self.observer.snapshot)
 
-    def show(self, snapshot: Snapshot) -> None:
+    def show(self, snapshot: LiveSnapshot) -> None:
         """Show the current snapshot."""
-        for name in ("streams", "consumers", "workers"):
+        for name in ("streams", "consumers", "processes"):
             self.table(name).show(getattr(snapshot, name))
         self._show_sources(snapshot)
 
-    def _show_sources(self, snapshot: Snapshot) -> None:
+    def _show_sources(self, snapshot: LiveSnapshot) -> None:
         table = self.table("sources")
         if not snapshot.sources and table.has_focus:
             self.table("consumers").focus()
@@ -79,13 +79,13 @@ class HomeScreen(ConsumerActions):
     def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
         row = event.data_table.current_row if isinstance(event.data_table, LiveTable) else None
         if isinstance(row, StreamRow):
-            self.app.push_screen(StreamScreen(row.info.name))
+            self.app.push_screen(StreamScreen(row.name))
         elif isinstance(row, ConsumerRow):
             self.app.push_screen(ConsumerScreen(row))
         elif isinstance(row, SourceRow):
             self.app.push_screen(SourceScreen(row))
-        elif isinstance(row, WorkerRow):
-            self.app.push_screen(TextPage(f"{row.info.host}:{row.info.pid}", process_details(row.info)))
+        elif isinstance(row, ProcessRow):
+            self.app.push_screen(TextPage(f"{row.host}:{row.pid}", process_details(row)))
 
     def action_focus_table(self, name: str) -> None:
         if self.table(name).display:

@@ -22,9 +22,9 @@ from headrace.cli.observe.display.source_details import backfill_details, failur
 from headrace.cli.observe.screens import source_actions
 from headrace.cli.observe.screens.base import DetailsScreen
 from headrace.cli.observe.screens.dialogs import TextPage
-from headrace.cli.observe.snapshot import Snapshot, SourceRow
 from headrace.model.capture import BackfillInfo, FailedChange
 from headrace.model.text.printing import printable
+from headrace.model.watching.live import LiveSnapshot, SourceRow
 
 _STATE_COLORS = {"queued": WARN, "running": GOOD, "done": FAINT, "cancelled": HELD, "failed": BAD}
 
@@ -87,11 +87,11 @@ class SourceScreen(DetailsScreen):
             await self.action_update()
         self.show_details()
 
-    def show(self, snapshot: Snapshot) -> None:
+    def show(self, snapshot: LiveSnapshot) -> None:
         """Show the current snapshot."""
-        row = snapshot.source(self._row.info.id)
+        row = next((one for one in snapshot.sources if one.id == self._row.id), None)
         if row is None:
-            self.notify(printable(f"The source {self._row.info.name} was removed."), severity="warning")
+            self.notify(printable(f"The source {self._row.name} was removed."), severity="warning")
             self.dismiss(None)
             return
         self._row = row
@@ -113,12 +113,12 @@ class SourceScreen(DetailsScreen):
     def _update_summary(self) -> None:
         row, capture = self._row, self._row.info.capture
         text = Text(no_wrap=True, overflow="ellipsis")
-        text.append(f"{printable(row.info.name)} → {printable(row.info.stream)} ", STRONG)
+        text.append(f"{printable(row.name)} → {printable(row.stream)} ", STRONG)
         text.append(f" {SOURCE_STATES[row.state][0]}", SOURCE_STATES[row.state][1])
         facts = {}
         if capture is not None:
             facts = {
-                "chg/s": format_rate(row.rate),
+                "chg/s": format_rate(row.changes_rate),
                 "captured": f"{capture.captured:,}",
                 "failed": f"{capture.failures:,}",
                 "position": capture.position or "",
@@ -132,7 +132,7 @@ class SourceScreen(DetailsScreen):
 
     async def action_update(self) -> None:
         """Read both tables."""
-        admin, name = self.observer.admin, self._row.info.name
+        admin, name = self.observer.admin, self._row.name
         backfills = await self.observer.fetch(admin.backfills(name))
         if backfills is None:
             return
@@ -153,7 +153,7 @@ class SourceScreen(DetailsScreen):
     def on_data_table_row_selected(self, _: DataTable.RowSelected) -> None:
         row = self.row_at_cursor()
         if isinstance(row, FailedChange):
-            self.app.push_screen(TextPage(f"Failed change {row.id} of {self._row.info.name}", failure_details(row)))
+            self.app.push_screen(TextPage(f"Failed change {row.id} of {self._row.name}", failure_details(row)))
         elif isinstance(row, BackfillInfo):
             self.app.push_screen(TextPage(f"Backfill of {row.table}", backfill_details(row)))
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from headrace.cli.observe.live_app import LiveApp
 from headrace.cli.observe.screens.dialogs import Confirm
-from headrace.cli.observe.snapshot import SourceRow
 from headrace.cli.output.formats import count
+from headrace.model.watching.live import SourceRow
 
 if TYPE_CHECKING:
     from headrace.model.capture import BackfillInfo
@@ -20,7 +20,7 @@ async def _confirm(observer: LiveApp, title: str, text: str, yes: str) -> bool:
 
 async def pause_or_resume(observer: LiveApp, row: SourceRow) -> bool:
     """Pause the source, or resume it if it is paused, after a confirmation. Returns whether anything was changed."""
-    name, capture = row.info.name, row.info.capture
+    name, capture = row.name, row.info.capture
     if capture is None:
         observer.notify(f"{name} is a webhook source. Only sources that capture tables can be paused.")
         return False
@@ -42,7 +42,7 @@ async def pause_or_resume(observer: LiveApp, row: SourceRow) -> bool:
 
 async def cancel_backfills(observer: LiveApp, row: SourceRow, backfill: BackfillInfo | None = None) -> bool:
     """Cancel one backfill or all of the source, after a confirmation. Returns whether anything was changed."""
-    name = row.info.name
+    name = row.name
     if backfill is not None and backfill.state not in ("queued", "running"):
         observer.notify(f"The backfill of {backfill.table} is already {backfill.state}.")
         return False
@@ -63,7 +63,7 @@ async def cancel_backfills(observer: LiveApp, row: SourceRow, backfill: Backfill
 
 async def retry_failures(observer: LiveApp, row: SourceRow, ids: Sequence[int] | None) -> bool:
     """Retry all or the given failed changes, after a confirmation. Returns whether anything was changed."""
-    name, capture = row.info.name, row.info.capture
+    name, capture = row.name, row.info.capture
     if capture is None or not capture.failures:
         observer.notify(f"{name} has no failed changes.")
         return False

@@ -10,19 +10,14 @@ from litestar import Response, get
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import QueryParameter
 
+from headrace.admin.live.snapshot import Snapshot
 from headrace.app.heartbeats import process_version
-from headrace.flow.observed import ConsumerState
 from headrace.model.errors import HeadraceError, UnknownConsumer, UnknownStream
 from headrace.model.records import ConsumerInfo, StreamInfo
+from headrace.model.watching.live import ConsumerRow, ConsumerState, SourceRow, StreamRow
 from headrace.server.live.attention import attention
 from headrace.server.live.pacing import is_first
 from headrace.server.live.refreshing import LiveState
-from headrace.server.live.rows import (
-    ConsumerRow,
-    StreamRow,
-    process_of_consumer,
-)
-from headrace.server.live.snapshot import Snapshot
 from headrace.server.routes.context import AnyRequest, Context, RouteContext
 from headrace.server.routes.parameters import ConsumerRef, StreamRef
 from headrace.server.routes.watching.live_answers import (
@@ -33,8 +28,10 @@ from headrace.server.routes.watching.live_answers import (
     LiveAnswer,
     LiveConsumer,
     LiveConsumerAnswer,
+    LiveSnapshotAnswer,
     LiveStream,
     LiveStreamAnswer,
+    ProcessOfConsumer,
     ProcessRows,
     ServerFacts,
     SourceRows,
@@ -83,6 +80,24 @@ async def live(request: AnyRequest, context: Context) -> Response[LiveAnswer]:
     state = context.live
     snapshot = await state.snapshot(first=is_first(request.scope["headers"]))
     return _answer(request, state, snapshot, visible, lambda: LiveAnswer(_summary(state, snapshot, visible)))
+
+
+@get(
+    "/live/snapshot",
+    effect="read",
+    summary="Read the live state of everything",
+    tags=_TAGS,
+    description="Returns the rows of the streams for which the caller has `consume` and of their consumers, of the sources that it may"
+    f" administer, and of the processes with `consume` of all streams.{_ETAG}",
+)
+async def live_snapshot(request: AnyRequest, context: Context) -> Response[LiveSnapshotAnswer]:
+    visible = await _visible(context, request)
+    snapshot = await context.live.snapshot()
+    if _is_known(request, _etag(request, context.live, snapshot, visible)):
+        return _answer(request, context.live, snapshot, visible, lambda: None)
+    sources = await _sources(context, request, snapshot)
+    found = await snapshot.everything(visible, sources, context.live.away, context.live.error)
+    return _answer(request, context.live, snapshot, visible, lambda: LiveSnapshotAnswer(found))
 
 
 @get(
@@ -174,7 +189,7 @@ async def live_consumer(
     reports = snapshot.reports.get((row.stream, row.name), ())
     snapshot.with_rates(row)
     found = LiveConsumer(
-        **_fields(row), info=info, processes=[process_of_consumer(*one) for one in reports],
+        **_fields(row), info=info, processes=[ProcessOfConsumer.of(*one) for one in reports],
         governor=[Decision(worker.id, _in_words(one.reason, one.actors)) for worker, one in reports],
     )  # fmt: skip
     return _answer(request, context.live, snapshot, None, lambda: LiveConsumerAnswer(found, snapshot.at))
@@ -206,10 +221,16 @@ async def live_processes(request: AnyRequest, context: Context) -> Response[Proc
 async def live_sources(request: AnyRequest, context: Context) -> Response[SourceRows]:
     visible = await context.scope(request, "admin")
     snapshot = await context.live.snapshot()
-    found = [one for one in snapshot.sources if visible is None or (one.kind != "postgres" and one.stream in visible)]
+    found = await _sources(context, request, snapshot)
     return _answer(
         request, context.live, snapshot, visible, lambda: SourceRows(data=found, total=len(found), at=snapshot.at)
     )
+
+
+async def _sources(context: RouteContext, request: AnyRequest, snapshot: Snapshot) -> list[SourceRow]:
+    """The sources that the caller may administer."""
+    visible = await context.scope(request, "admin")
+    return [one for one in snapshot.sources if visible is None or (one.kind != "postgres" and one.stream in visible)]
 
 
 def _summary(state: LiveState, snapshot: Snapshot, visible: Collection[str] | None) -> Live:
@@ -217,7 +238,7 @@ def _summary(state: LiveState, snapshot: Snapshot, visible: Collection[str] | No
     consumers = [one for one in snapshot.consumers.values() if visible is None or one.stream in visible]
     # Sources and processes are of all streams.
     sources, processes = (snapshot.sources, snapshot.processes) if visible is None else ([], [])
-    facts = state.home.facts
+    facts = state.facts
     return Live(
         at=snapshot.at,
         server=ServerFacts(
@@ -364,6 +385,7 @@ def _answer(
 
 ROUTES: Final[Sequence[HTTPRouteHandler]] = (
     live,
+    live_snapshot,
     live_streams,
     live_stream,
     live_consumers,

@@ -7,10 +7,10 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from headrace.model.records import ConsumerInfo, StreamInfo
+from headrace.admin.live.snapshot import Totals
+from headrace.model.records import ConsumerAtWork, ConsumerInfo, StreamInfo, WorkerInfo
+from headrace.model.watching.live import ConsumerRow, LiveSnapshot, ProcessRow, SourceRow, StreamRow
 from headrace.server.live.attention import Attention
-from headrace.server.live.rows import ConsumerRow, ProcessOfConsumer, ProcessRow, SourceRow, StreamRow
-from headrace.server.live.snapshot import Totals
 
 
 class ServerFacts(Struct, kw_only=True):
@@ -82,6 +82,45 @@ class SourceRows(Struct, kw_only=True):
     data: list[SourceRow]
     total: Annotated[int, Meta(description="How many there are without `offset` and `limit`.")]
     at: datetime
+
+
+class LiveSnapshotAnswer(Struct):
+    """The live state of everything."""
+
+    data: LiveSnapshot
+
+
+class ProcessOfConsumer(Struct, kw_only=True):
+    """What a process reports of a consumer."""
+
+    process_id: str
+    host: str
+    pid: int
+    in_flight: int
+    waiting: int
+    actors: int
+    busy: int
+    rate: Annotated[float | None, Meta(description="Per second. null at first.")]
+    reason: str
+    breaker: str | None
+    latency_ms: Annotated[float | None, Meta(description="What a message takes, as the governor measured last.")]
+
+    @classmethod
+    def of(cls, worker: WorkerInfo, one: ConsumerAtWork) -> ProcessOfConsumer:
+        """Convert what a process reports."""
+        return cls(
+            process_id=worker.id,
+            host=worker.host,
+            pid=worker.pid,
+            in_flight=one.leased,
+            waiting=one.waiting,
+            actors=one.actors,
+            busy=one.busy,
+            rate=one.rate,
+            reason=one.reason,
+            breaker=one.breaker,
+            latency_ms=None if one.latency is None else one.latency * 1000,
+        )
 
 
 class LiveStream(StreamRow, kw_only=True):

@@ -4,15 +4,16 @@ import { html } from "../vendor/preact.js";
 import { path } from "../shared/api.js";
 import { Samples } from "../shared/chart.js";
 import { open } from "../shared/dialog.js";
+import { Figures } from "../shared/figures.js";
 import { useKept, useLive } from "../shared/live.js";
 import { consumerAt, streamAt, useFilters } from "../shared/router.js";
 import { Table } from "../shared/table.js";
-import { counted, duration, isForever, number, rate, short } from "../shared/text.js";
+import { counted, duration, isForever, number } from "../shared/text.js";
 import { Empty, Facts, Failure, Figure, Heading, Loading, Section, State, Tabs, Time, may } from "../shared/ui.js";
 import { Blocked, Peek } from "./consumer_messages.js";
 import { Pause, Replay, Resume, Seek } from "./positions.js";
 import { Push } from "./push.js";
-import { CONSUMER_SETTINGS, EditSettings } from "./settings.js";
+import { EditSettings } from "./settings.js";
 
 const CHARTS = [
   ["Finished per second", [["finish_rate", "finished"]], "rate"],
@@ -34,16 +35,10 @@ export default function Consumer({ names: [stream, name] }) {
     <${Heading} title=${name} trail=${trail} state=${html`<${State} state=${row.state} />`}>
       <${Acts} row=${row} again=${live.again} />
     <//>
-    <div class="figures" role="group" aria-label="State of the consumer">
-      <${Figure} label="Finished" value=${rate(row.finish_rate)} unit="/s" />
-      <${Figure} label="Lag" value=${short(row.lag)} />
-      <${Figure} label="Behind" value=${duration(row.lag_seconds)} />
-      <${Figure} label="In flight" value=${short(row.in_flight)} />
-      <${Figure} label="Parked" value=${short(row.parked)} tone=${row.parked ? "warn" : ""} href=${`${at}?tab=messages&states=parked`} />
-      <${Figure} label="Blocked" value=${short(row.blocked)} tone=${row.blocked ? "bad" : ""} href=${`${at}?tab=blocked`} />
-      <${Figure} label="Dead letters" value=${short(row.dead_letters)} tone=${row.dead_letters ? "bad" : ""} href=${`${at}/dead-letters`} />
+    <${Figures} kind="consumer" row=${row} label="State of the consumer"
+      hrefs=${{ parked: `${at}?tab=messages&states=parked`, blocked: `${at}?tab=blocked`, dead_letters: `${at}/dead-letters` }}>
       <${Figure} label="Actors busy" value=${row.actors === null ? "–" : `${number(row.busy_actors)} of ${number(row.actors)}`} />
-    </div>
+    <//>
     <${Tabs} label="Parts of the consumer" tabs=${tabs} current=${filters.tab} href=${(tab) => (tab === "work" ? at : `${at}?tab=${tab}`)} />
     ${filters.tab === "work" ? html`${info ? html`<${Position} info=${info} />` : null}<${Processes} row=${row} />` : null}
     ${filters.tab === "messages" ? html`<${Peek} stream=${stream} consumer=${name} />` : null}
@@ -58,7 +53,7 @@ function Acts({ row, again }) {
   const admin = may("admin", row.stream) && row.info;
   const props = { row, done: again };
   const edit = () => open(EditSettings, {
-    ...CONSUMER_SETTINGS, target: path`streams/${row.stream}/consumers/${row.name}`, info: { name: row.name, ...row.info.settings },
+    kind: "consumer", target: path`streams/${row.stream}/consumers/${row.name}`, info: { name: row.name, ...row.info.settings },
     command: ["consumer edit", [row.stream, row.name]], done: again,
   });
   return html`

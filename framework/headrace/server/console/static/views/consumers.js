@@ -3,10 +3,11 @@
 import { html } from "../vendor/preact.js";
 import { cli, query } from "../shared/api.js";
 import { Sparkline } from "../shared/chart.js";
+import { figureColumns } from "../shared/figures.js";
 import { useLive } from "../shared/live.js";
 import { consumerAt, streamAt, useFilters } from "../shared/router.js";
 import { Pages, Table } from "../shared/table.js";
-import { duration, number, rate, short } from "../shared/text.js";
+import { number, short } from "../shared/text.js";
 import { Copies, Empty, Failure, Heading, Loading, State } from "../shared/ui.js";
 
 const LIMIT = 50;
@@ -21,16 +22,9 @@ export const consumerColumns = (named) => [
   { name: "state", title: "State", cell: (row) => html`<${State} state=${row.state} title=${row.reason} />` },
   { name: "kind", title: "Kind", cell: (row) => row.kind, hide: "phone" },
   { name: "rates", title: "Last minute", cell: (row) => html`<${Sparkline} values=${row.rates} label=${`Finished by ${row.name} in the last minute`} />`, hide: "phone" },
-  { name: "rate", title: "Finished/s", sort: "rate", cell: (row) => rate(row.finish_rate), number: true },
-  { name: "lag", title: "Lag", sort: "lag", cell: (row) => short(row.lag), number: true },
-  { name: "behind", title: "Behind", sort: "lag_seconds", cell: (row) => duration(row.lag_seconds), number: true },
-  { name: "flight", title: "In flight", sort: "in_flight", cell: (row) => short(row.in_flight), number: true },
-  { name: "parked", title: "Parked", cell: (row) => html`<span class=${row.parked ? "warn" : ""}>${short(row.parked)}</span>`, number: true },
-  { name: "blocked", title: "Blocked", cell: (row) => html`<span class=${row.blocked ? "bad" : ""}>${short(row.blocked)}</span>`, number: true },
-  {
-    name: "dead", title: "Dead letters", sort: "dead_letters", number: true,
-    cell: (row) => (row.dead_letters ? html`<a class="bad" href=${`${consumerAt(row.stream, row.name)}/dead-letters`}>${short(row.dead_letters)}</a>` : "0"),
-  },
+  ...figureColumns("consumer", {
+    dead_letters: (row) => (row.dead_letters ? html`<a class="bad" href=${`${consumerAt(row.stream, row.name)}/dead-letters`}>${short(row.dead_letters)}</a>` : "0"),
+  }),
   { name: "actors", title: "Actors", cell: (row) => (row.actors === null ? "–" : `${number(row.busy_actors)}/${number(row.actors)}`), number: true, hint: "busy / all" },
 ];
 

@@ -2,6 +2,7 @@
 
 import { html, useState } from "../vendor/preact.js";
 import { Samples, Sparkline } from "../shared/chart.js";
+import { figureColumns } from "../shared/figures.js";
 import { useLive } from "../shared/live.js";
 import { consumerAt, sourceAt, streamAt, useFilters } from "../shared/router.js";
 import { Table } from "../shared/table.js";
@@ -110,24 +111,20 @@ function Attention({ items }) {
 const STREAMS = [
   { name: "name", title: "Stream", cell: (row) => html`<a href=${streamAt(row.name)}>${row.name}</a>` },
   { name: "rates", title: "Last minute", cell: (row) => html`<${Sparkline} values=${row.rates} label="Published in the last minute" />`, hide: "phone" },
-  { name: "rate", title: "Published/s", cell: (row) => rate(row.publish_rate), number: true },
-  { name: "lag", title: "Lag", cell: (row) => short(row.lag), number: true },
+  ...figureColumns("stream", {}, ["publish_rate", "lag"]),
 ];
 
 const SOURCES = [
   { name: "name", title: "Source", cell: (row) => html`<a href=${sourceAt(row.name)}>${row.name}</a>` },
   { name: "state", title: "State", cell: (row) => html`<${State} state=${row.state || "active"} />` },
-  { name: "rate", title: "Changes/s", cell: (row) => rate(row.changes_rate), number: true },
-  { name: "behind", title: "Behind", cell: (row) => size(row.behind_bytes), number: true },
-  { name: "held", title: "WAL held", cell: (row) => size(row.wal_held_bytes), number: true },
+  ...figureColumns("source", {}, ["changes_rate", "behind_bytes", "wal_held_bytes"]),
   { name: "backfills", title: "Backfills", cell: (row) => html`<${BackfillsUnderWay} rows=${row.backfills} />` },
 ];
 
 const CONSUMERS = [
   { name: "name", title: "Consumer", cell: (row) => html`<a href=${consumerAt(row.stream, row.name)}><span class="quiet">${row.stream} /</span> ${row.name}</a>` },
   { name: "state", title: "State", cell: (row) => html`<${State} state=${row.state} title=${row.reason} />`, hide: "phone" },
-  { name: "lag", title: "Lag", cell: (row) => short(row.lag), number: true },
-  { name: "seconds", title: "Behind", cell: (row) => duration(row.lag_seconds), number: true },
+  ...figureColumns("consumer", {}, ["lag", "lag_seconds"]),
 ];
 
 function Health({ server, database, at }) {

@@ -1,6 +1,7 @@
 /** The running processes, and what each consumer does in them. */
 
 import { html } from "../vendor/preact.js";
+import { figureFacts } from "../shared/figures.js";
 import { useLive } from "../shared/live.js";
 import { consumerAt } from "../shared/router.js";
 import { Table } from "../shared/table.js";
@@ -47,8 +48,7 @@ function Process({ row }) {
       ["Started", html`<${Time} at=${row.started_at} ago=${true} />`],
       ["Last heartbeat", html`<${Time} at=${row.seen_at} ago=${true} />`],
       row.blocked ? ["Blocked by", row.blocked] : null,
-      ["Connections", number(row.connections)],
-      typeof row.requests === "number" ? ["Requests", `${rate(row.requests)}/s`] : null,
+      ...figureFacts("process", row),
     ]} />
     ${consumers.length
       ? html`<${Table} caption=${`Consumers in process ${row.pid}`} columns=${COLUMNS} rows=${consumers} id=${(one) => `${one.stream} ${one.name}`} />`

@@ -2,10 +2,10 @@
 
 import { html } from "../vendor/preact.js";
 import { cli } from "../shared/api.js";
+import { figureColumns } from "../shared/figures.js";
 import { useLive } from "../shared/live.js";
 import { sourceAt, streamAt } from "../shared/router.js";
 import { Table } from "../shared/table.js";
-import { number, rate, size } from "../shared/text.js";
 import { BackfillsUnderWay, Copies, Empty, Failure, Heading, Loading, State } from "../shared/ui.js";
 
 const COLUMNS = [
@@ -13,11 +13,8 @@ const COLUMNS = [
   { name: "kind", title: "Kind", cell: (row) => (row.kind === "postgres" ? "tables" : row.kind) },
   { name: "state", title: "State", cell: (row) => html`<${State} state=${row.state ?? "active"} title=${row.reason} />` },
   { name: "stream", title: "Fills", cell: (row) => html`<a href=${streamAt(row.stream)}>${row.stream}</a>` },
-  { name: "rate", title: "Changes/s", cell: (row) => rate(row.changes_rate), number: true },
-  { name: "behind", title: "Behind", cell: (row) => size(row.behind_bytes), number: true },
-  { name: "held", title: "WAL held", cell: (row) => size(row.wal_held_bytes), number: true, hint: "that the slot keeps at the captured server" },
+  ...figureColumns("source"),
   { name: "backfills", title: "Backfills", cell: (row) => html`<${BackfillsUnderWay} rows=${row.backfills} />` },
-  { name: "failures", title: "Failed", hint: "changes that could not become messages", cell: (row) => html`<span class=${row.failures ? "bad" : ""}>${number(row.failures)}</span>`, number: true },
   { name: "reason", title: "Reason", cell: (row) => row.reason ?? "–", width: "wide" },
 ];
 

@@ -4,14 +4,15 @@ import { html } from "../vendor/preact.js";
 import { cli, path, query } from "../shared/api.js";
 import { Samples } from "../shared/chart.js";
 import { open } from "../shared/dialog.js";
+import { Figures } from "../shared/figures.js";
 import { useKept, useLive } from "../shared/live.js";
 import { streamAt, useFilters } from "../shared/router.js";
 import { Table } from "../shared/table.js";
-import { counted, duration, number, rate, short, size } from "../shared/text.js";
-import { Copies, Empty, Facts, Failure, Figure, Heading, Loading, Section, State, Tabs, Time, may } from "../shared/ui.js";
+import { counted, duration, number, size } from "../shared/text.js";
+import { Copies, Empty, Facts, Failure, Heading, Loading, Section, State, Tabs, Time, may } from "../shared/ui.js";
 import { consumerColumns } from "./consumers.js";
 import { Publish } from "./publish.js";
-import { EditSettings, STREAM_SETTINGS } from "./settings.js";
+import { EditSettings } from "./settings.js";
 import { Messages } from "./messages.js";
 
 const CHARTS = [
@@ -31,17 +32,10 @@ export default function Stream({ names: [name] }) {
   const found = consumers.data?.data ?? [];
   return html`
     <${Heading} title=${name} trail=${[["Streams", "streams"]]} state=${html`<${State} state=${row.state} />`}>
-      ${may("admin", name) && info ? html`<button type="button" onClick=${() => open(EditSettings, { ...STREAM_SETTINGS, target: path`streams/${name}`, info, command: ["stream edit", [name]], done: live.again })}>Edit settings</button>` : null}
+      ${may("admin", name) && info ? html`<button type="button" onClick=${() => open(EditSettings, { kind: "stream", target: path`streams/${name}`, info, command: ["stream edit", [name]], done: live.again })}>Edit settings</button>` : null}
       ${may("publish", name) ? html`<button type="button" class="primary" onClick=${() => open(Publish, { stream: name, consumers: found })}>Publish</button>` : null}
     <//>
-    <div class="figures" role="group" aria-label="State of the stream">
-      <${Figure} label="Published" value=${rate(row.publish_rate)} unit="/s" />
-      <${Figure} label="Messages" value=${short(row.messages)} />
-      <${Figure} label="Size" value=${size(row.size)} />
-      <${Figure} label="Last seq" value=${number(row.last_seq)} />
-      <${Figure} label="Lag" value=${short(row.lag)} />
-      <${Figure} label="Dead letters" value=${short(row.dead_letters)} tone=${row.dead_letters ? "bad" : ""} />
-    </div>
+    <${Figures} kind="stream" row=${row} label="State of the stream" />
     <${Tabs} label="Parts of the stream" current=${filters.tab} href=${(tab) => `${streamAt(name)}${tab === "messages" ? "" : `?tab=${tab}`}`}
       tabs=${[["messages", "Messages"], ["consumers", "Consumers", row.consumers], ["charts", "Charts"], ["settings", "Retention and size"]]} />
     ${filters.tab === "messages" ? html`<${Messages} stream=${name} lastSeq=${row.last_seq} />` : null}

@@ -3,10 +3,11 @@
 import { html } from "../vendor/preact.js";
 import { Sparkline } from "../shared/chart.js";
 import { cli, query } from "../shared/api.js";
+import { figureColumns } from "../shared/figures.js";
 import { useLive } from "../shared/live.js";
 import { streamAt, useFilters } from "../shared/router.js";
 import { Pages, Table } from "../shared/table.js";
-import { number, rate, short, size } from "../shared/text.js";
+import { number } from "../shared/text.js";
 import { Copies, Empty, Failure, Heading, Loading, State } from "../shared/ui.js";
 
 const LIMIT = 50;
@@ -15,13 +16,7 @@ const COLUMNS = [
   { name: "name", title: "Stream", sort: "name", cell: (row) => html`<a href=${streamAt(row.name)}>${row.name}</a>` },
   { name: "state", title: "State", cell: (row) => html`<${State} state=${row.state} />` },
   { name: "rates", title: "Last minute", cell: (row) => html`<${Sparkline} values=${row.rates} label=${`Published to ${row.name} in the last minute`} />`, hide: "phone" },
-  { name: "rate", title: "Published/s", sort: "rate", cell: (row) => rate(row.publish_rate), number: true },
-  { name: "messages", title: "Messages", sort: "messages", cell: (row) => short(row.messages), number: true },
-  { name: "size", title: "Size", sort: "size", cell: (row) => size(row.size), number: true },
-  { name: "last", title: "Last seq", cell: (row) => number(row.last_seq), number: true, hide: "phone" },
-  { name: "consumers", title: "Consumers", cell: (row) => number(row.consumers), number: true },
-  { name: "lag", title: "Lag", sort: "lag", cell: (row) => short(row.lag), number: true },
-  { name: "dead", title: "Dead letters", cell: (row) => html`<span class=${row.dead_letters ? "bad" : ""}>${short(row.dead_letters)}</span>`, number: true },
+  ...figureColumns("stream"),
 ];
 
 export default function Streams() {

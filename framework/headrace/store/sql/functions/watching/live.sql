@@ -7,16 +7,21 @@
 -- Return parallel arrays. `streams`, `drawn`: the last number drawn in each stream. `consumers`, `of_streams`,
 -- `positions`: the consumers, their streams and their cursors. `held`, `owners`, `lowest`: of those that hold leases (`leasing`), how many messages, by
 -- how many owners, and a seq below which they hold none.
+-- `paused`, `paused_until`: the consumers that are paused, and until when, null for no end. `full_streams`: those to which publishing is refused.
 -- Granted: all
 create or replace function headrace_internal.live_figures(
     out at timestamptz, out streams int[], out drawn bigint[], out consumers int[], out of_streams int[], out positions bigint[],
-    out leasing int[], out held bigint[], out owners bigint[], out lowest bigint[]
+    out leasing int[], out held bigint[], out owners bigint[], out lowest bigint[], out paused int[], out paused_until timestamptz[],
+    out full_streams int[]
 )
 language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off as $$
 begin
     at := clock_timestamp();
-    select array_agg(s.id), array_agg(coalesce(pg_sequence_last_value(s.sequence::regclass), 0))
-        into streams, drawn from headrace_internal.streams as s;
+    select array_agg(s.id), array_agg(coalesce(pg_sequence_last_value(s.sequence::regclass), 0)),
+           array_agg(s.id) filter (where s.full_until > at)
+        into streams, drawn, full_streams from headrace_internal.streams as s;
+    select array_agg(c.id), array_agg(nullif(c.paused_until, 'infinity'))
+        into paused, paused_until from headrace_internal.consumers as c where c.paused_until > at;
     with placed as materialized (
         select c.id, c.stream_id, u.position, u.lease_floor
         from headrace_internal.consumers as c
@@ -70,9 +75,9 @@ $$;
 -- queries for each.
 -- Granted: all
 create or replace function headrace_internal.live_sizes(p_streams int[])
-returns table (stream int, messages bigint, size bigint, last_seq bigint)
+returns table (stream int, messages bigint, size bigint, last_seq bigint, scheduled bigint)
 language sql stable as $$
-    select s.id, i.messages, i.size, coalesce(i.last_seq, 0)
+    select s.id, i.messages, i.size, coalesce(i.last_seq, 0), i.scheduled
     from headrace_internal.streams as s cross join lateral headrace_internal.stream_info(s.name) as i where s.id = any (p_streams)
 $$;
 
@@ -107,9 +112,10 @@ create or replace function headrace_internal.live_catalog()
 returns table (streams json, consumers json)
 language sql stable set timezone = 'UTC' as $$
     select (select coalesce(json_agg(json_build_object('number', s.id, 'id', s.uid, 'name', s.name,
-                                                       'full_until', s.full_until) order by s.name), '[]') from headrace_internal.streams as s),
-           (select coalesce(json_agg(json_build_object('number', c.id, 'id', c.uid, 'stream', c.stream_id, 'name', c.name, 'push', c.push is not null,
-                                                       'paused_until', nullif(c.paused_until, 'infinity'),
-                                                       'paused', coalesce(c.paused_until > clock_timestamp(), false)) order by c.stream_id, c.name), '[]')
+                                                       'retention', s.retention, 'retain_up_to', extract(epoch from s.retain_up_to)::float8,
+                                                       'max_storage', s.max_storage, 'one_message_per_key', s.one_message_per_key)
+                                     order by s.name), '[]') from headrace_internal.streams as s),
+           (select coalesce(json_agg(json_build_object('number', c.id, 'id', c.uid, 'stream', c.stream_id, 'name', c.name, 'push', c.push is not null)
+                                     order by c.stream_id, c.name), '[]')
             from headrace_internal.consumers as c)
 $$;

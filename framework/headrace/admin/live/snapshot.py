@@ -1,40 +1,34 @@
-"""The live state of all databases of a server at one moment."""
+"""The live state of one or more databases at one moment."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 
 import anyio.lowlevel
 from msgspec import Struct
+from msgspec.structs import replace
 
+from headrace.admin.live.reading import TURN, ConsumerFigures, Reading, StreamFigures
+from headrace.admin.live.rows import consumer_row, process_row, source_row, stream_row
 from headrace.flow.observed import PROBLEM_STATES, Samples, reports_by_consumer
 from headrace.model.capture import BackfillInfo
 from headrace.model.records import ConsumerAtWork, WorkerInfo
 from headrace.model.sources import SourceInfo
-from headrace.server.live.reading import TURN, ConsumerFigures, Reading, StreamFigures
-from headrace.server.live.rows import (
-    ConsumerRow,
-    ProcessRow,
-    SourceRow,
-    StreamRow,
-    consumer_row,
-    process_row,
-    source_row,
-    stream_row,
-)
+from headrace.model.watching.live import ConsumerRow, LiveSnapshot, ProcessRow, SourceRow, StreamRow
 from headrace.store import CatalogConsumer
 
 
 class Part(Struct):
     """What was read of one database. `database` is the name of a further one."""
 
-    database: str | None
+    at: datetime
     reading: Reading
     workers: list[WorkerInfo]
     sources: list[SourceInfo]
     backfills: list[BackfillInfo]
     captured: Mapping[str, Samples]
+    database: str | None = None
     reachable: Collection[str] | None = None
     """The names of the streams that requests reach there. None for all."""
 
@@ -78,8 +72,46 @@ class Snapshot:
 
     def with_rates(self, row: StreamRow | ConsumerRow) -> StreamRow | ConsumerRow:
         """Fill in the last rates of a row that is sent."""
-        row.rates = [round(rate, 3) for rate in self._figures[row.id].samples.rates]
+        row.rates = self._rates(row.id)
         return row
+
+    def _rates(self, row: str) -> list[float]:
+        return [round(rate, 3) for rate in self._figures[row].samples.rates]
+
+    async def everything(
+        self,
+        visible: Collection[str] | None = None,
+        sources: Sequence[SourceRow] | None = None,
+        away: Sequence[str] = (),
+        error: str | None = None,
+    ) -> LiveSnapshot:
+        """Return all rows, with their last rates and lags.
+
+        Args:
+            visible: the names of the streams whose rows are returned, None for all. Processes are of all streams.
+            sources: the sources to return. None for all.
+            away: the further databases that did not answer.
+            error: why the database could not be read since.
+        """
+        streams, consumers = list[StreamRow](), list[ConsumerRow]()
+        for stream in self.streams.values():
+            if visible is None or stream.name in visible:
+                streams.append(replace(stream, rates=self._rates(stream.id)))
+        for done, consumer in enumerate(self.consumers.values()):
+            if visible is None or consumer.stream in visible:
+                lags = list(self._figures[consumer.id].samples.levels)
+                consumers.append(replace(consumer, rates=self._rates(consumer.id), lags=lags))
+            if done % TURN == TURN - 1:
+                await anyio.lowlevel.checkpoint()
+        return LiveSnapshot(
+            at=self.at,
+            streams=sorted(streams, key=lambda one: one.name),
+            consumers=sorted(consumers, key=lambda one: (one.stream, one.name)),
+            processes=self.processes if visible is None else [],
+            sources=list(self.sources if sources is None else sources),
+            unavailable=sorted(away),
+            error=error,
+        )
 
     async def add(self, part: Part) -> None:
         """Add what was read of one database."""
@@ -103,7 +135,7 @@ class Snapshot:
                     rows.append(row)
                     self.consumers[stream.name, consumer.name] = row
                     self._figures[row.id] = known
-            row_of_stream = stream_row(stream, figures, rows, self.at, part.database)
+            row_of_stream = stream_row(stream, figures, rows, part.database)
             self.streams[stream.name] = row_of_stream
             self._figures[stream.id] = figures
             done += len(rows) + 1
@@ -111,9 +143,11 @@ class Snapshot:
                 done = 0
                 await anyio.lowlevel.checkpoint()
         known_processes = {(one.host, one.pid) for one in self.processes}
-        self.processes += [process_row(one) for one in part.workers if (one.host, one.pid) not in known_processes]
+        self.processes += [
+            process_row(one, part.at) for one in part.workers if (one.host, one.pid) not in known_processes
+        ]
         self.sources += [
-            source_row(one, part.captured[one.id].rate, part.backfills, part.database)
+            source_row(one, part.captured[one.id], part.backfills, part.database)
             for one in part.sources
             if part.reachable is None or one.stream in part.reachable
         ]

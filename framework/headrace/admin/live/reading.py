@@ -9,8 +9,8 @@ from time import monotonic
 import anyio.lowlevel
 
 from headrace import store
+from headrace.admin.live.together import together
 from headrace.flow.observed import Samples, SeqTimes
-from headrace.server.together import together
 from headrace.store import CatalogConsumer, CatalogStream, LiveCounts, LiveFigures, LiveSize
 
 MAX_COUNTED = 2_000
@@ -32,10 +32,7 @@ MAX_TIMED = 50
 """The most seqs whose time is looked up in one reading. The times of newer seqs are known from earlier readings."""
 
 CATALOG_EVERY = 10.0
-"""Seconds between two readings of names, pauses and settings, unless a stream or a consumer appears or disappears."""
-
-FACTS_EVERY = 10.0
-"""Seconds between two readings of the version and the size of the database."""
+"""Seconds between two readings of names and settings, unless a stream or a consumer appears or disappears."""
 
 FORGET_AFTER = timedelta(seconds=30)
 """Rates of an interval longer than this would say nothing about now, so that they begin anew."""
@@ -54,6 +51,7 @@ class StreamFigures:
         self.times = SeqTimes(HISTORY)
         self.last_seq: int | None = None  # of the last message, once it is known that nothing is drawn any more
         self.size: LiveSize | None = None
+        self.full = False
         self.samples = Samples()
 
     def add(self, at: datetime, drawn: int) -> None:
@@ -76,6 +74,8 @@ class ConsumerFigures:
         self.lease: tuple[int, int, int] | None = None
         self.counts: LiveCounts | None = None
         self.oldest: tuple[int, datetime | None] | None = None  # a seq, and when its message was published
+        self.paused = False
+        self.paused_until: datetime | None = None  # None while it is paused without an end
         self.samples = Samples()
 
     @property
@@ -123,14 +123,13 @@ class Reading:
         self.catalog_consumers: list[CatalogConsumer] = []
         self.streams: dict[int, StreamFigures] = {}
         self.consumers: dict[int, ConsumerFigures] = {}
-        self.facts: store.ServerFacts | None = None
-        self._catalog_at = self._facts_at = float("-inf")
+        self._catalog_at = float("-inf")
         self._sizes_at = self._times_at = float("-inf")
         self._next_counted = self._next_sized = 0
         self._recount = False
 
     async def read(self, database: store.Database) -> None:
-        """Read everything that is due, with at most six short statements. Raises `StoreUnavailable`.
+        """Read everything that is due, with at most five short statements. Raises `StoreUnavailable`.
 
         All of these are due at first and after a change. In between, about three statements are due in a second.
         """
@@ -140,9 +139,7 @@ class Reading:
             nonlocal figures
             figures = await store.live_figures(database)
 
-        await together(
-            read_figures, lambda: self._read_catalog(database, CATALOG_EVERY), lambda: self._read_facts(database)
-        )
+        await together(read_figures, lambda: self._read_catalog(database, CATALOG_EVERY))
         if self._catalog_misses(figures):
             await self._read_catalog(database)
         moved = await self._note(figures)
@@ -156,12 +153,6 @@ class Reading:
             return
         self.catalog_streams, self.catalog_consumers = await store.live_catalog(database)
         self._catalog_at = monotonic()
-
-    async def _read_facts(self, database: store.Database) -> None:
-        if monotonic() < self._facts_at + FACTS_EVERY:
-            return
-        self.facts = await store.server_facts(database)
-        self._facts_at = monotonic()
 
     async def _read_counts(self, database: store.Database, moved: list[int]) -> None:
         counted = self._to_count(moved)
@@ -179,7 +170,7 @@ class Reading:
                 self.streams[number].size = size
 
     def changed(self) -> None:
-        """Read names, pauses and the counts that are not 0 with the next reading, since somebody changed something."""
+        """Read names, settings and the counts that are not 0 with the next reading, since somebody changed something."""
         self._catalog_at = self._sizes_at = self._times_at = float("-inf")
         self._recount = True
 
@@ -203,6 +194,7 @@ class Reading:
         self.at = figures.at
         for number, drawn in figures.drawn.items():
             self.streams[number].add(figures.at, drawn)
+            self.streams[number].full = number in figures.full
         moved = []
         turns = _Turns()
         for number, position in figures.positions.items():
@@ -211,6 +203,7 @@ class Reading:
             if consumer.counts is None or consumer.position != position or consumer.lease != lease:
                 moved.append(number)
             consumer.position, consumer.lease = position, lease
+            consumer.paused, consumer.paused_until = number in figures.paused, figures.paused.get(number)
         return moved
 
     def _to_count(self, moved: list[int]) -> list[int]:
