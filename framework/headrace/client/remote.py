@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import msgspec
 
 from headrace.client.address import DEFAULT_URL, Server
-from headrace.client.calls import CREATE_CONSUMER, CREATE_JOB, CREATE_STREAM, PEEK, PUBLISH_MANY, STANDING
+from headrace.client.calls import CREATE_CONSUMER, CREATE_JOB, CREATE_STREAM, PEEK, PUBLISH, PUBLISH_MANY, STANDING
 from headrace.client.request import iso
-from headrace.client.specs import condition, consumer_settings, filters, refuse_changes, stream_spec
+from headrace.client.specs import condition, consumer_settings, filters, publish_options, refuse_changes, stream_spec
 from headrace.model.durations import Duration
 from headrace.model.errors import AlreadyExists
 from headrace.model.pages import Page, follow_states
 from headrace.model.payloads import with_expiry
+from headrace.model.publish_options import PublishKeywords, PublishOptions
 from headrace.model.records import PEEK_STATES, PeekedMessage, Standing
 from headrace.model.specs import ConsumerSpec, StreamSpec
 from headrace.model.watching.operations import Job, JobKind
@@ -98,6 +99,15 @@ class Remote(Calls):
             refuse_changes(existing, consumer_settings(spec), what)
             return False
         return True
+
+    async def send(
+        self, stream: str, key: str, data: str, headers: str | None = None, **options: Unpack[PublishKeywords]
+    ) -> int | None:
+        """Publish one message, as `Admin.send` does. Returns None."""
+        await PUBLISH.send(
+            self.transport, stream, _message(key, data, headers) | publish_options(PublishOptions(**options))
+        )
+        return None
 
     async def send_many(
         self, stream: str, keys: Sequence[str], data: Sequence[str], headers: Sequence[str | None], *,

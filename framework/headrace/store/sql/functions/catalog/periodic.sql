@@ -84,8 +84,7 @@ begin
         return null;
     end if;
     if v_count > 0 and v_unique_key is not null then
-        v_count := headrace_internal.publish_unique_messages(
-            p_stream, p_keys, p_data, array_fill(v_unique_key, array[cardinality(p_keys)]), p_headers, null, 'pending');
+        v_count := (headrace_internal.publish_with_options(p_stream, p_keys, p_data, p_headers, json_build_object('unique_key', v_unique_key))).published;
     elsif v_count > 0 then
         perform headrace_internal.publish_messages(p_stream, p_keys, p_data, p_headers);
     end if;

@@ -21,7 +21,20 @@ begin
           and has_function_privilege(p.oid, 'execute'));
 end $$;
 
--- Publish many messages, see publish.sql.
+-- Publish messages with options, one or many, see publish.sql.
+create or replace function headrace.publish_with_options(
+    p_stream text, p_keys text[], p_data json[], p_headers json[], p_options json, out published bigint, out seq bigint
+) returns record
+language plpgsql as $$
+begin
+    if pg_catalog.has_schema_privilege('headrace_internal', 'create') or not headrace.needs_grant('publish %I --stream NAME') then
+        select o.published, o.seq into published, seq from headrace_internal.publish_with_options(p_stream, p_keys, p_data, p_headers, p_options) as o;
+    else
+        select o.published, o.seq into published, seq from headrace_granted.publish_with_options(p_stream, p_keys, p_data, p_headers, p_options) as o;
+    end if;
+end $$;
+
+-- Publish many messages.
 create or replace function headrace.publish_many(
     p_stream       text,
     p_keys         text[],
@@ -32,13 +45,17 @@ create or replace function headrace.publish_many(
 ) returns bigint
 language plpgsql as $$
 begin
-    if pg_catalog.has_schema_privilege('headrace_internal', 'create') or not headrace.needs_grant('publish %I --stream NAME') then
-        return headrace_internal.publish_messages(p_stream, p_keys, p_data, p_headers, p_message_ids, p_deliver_at);
+    if p_message_ids is not null or p_deliver_at is not null then
+        return (headrace.publish_with_options(
+            p_stream, p_keys, p_data, p_headers,
+            (select json_agg(json_build_object('message_id', o.id, 'deliver_at', o.due)) from unnest(p_message_ids, p_deliver_at) as o(id, due)))).published;
+    elsif pg_catalog.has_schema_privilege('headrace_internal', 'create') or not headrace.needs_grant('publish %I --stream NAME') then
+        return headrace_internal.publish_messages(p_stream, p_keys, p_data, p_headers);
     end if;
-    return headrace_granted.publish_messages(p_stream, p_keys, p_data, p_headers, p_message_ids, p_deliver_at);
+    return headrace_granted.publish_messages(p_stream, p_keys, p_data, p_headers);
 end $$;
 
--- Publish one message, see publish.sql.
+-- Publish one message.
 create or replace function headrace.publish(
     p_stream      text,
     p_key         text,
@@ -49,10 +66,14 @@ create or replace function headrace.publish(
 ) returns bigint
 language plpgsql as $$
 begin
-    if pg_catalog.has_schema_privilege('headrace_internal', 'create') or not headrace.needs_grant('publish %I --stream NAME') then
-        return headrace_internal.publish_message(p_stream, p_key, p_data, p_headers, p_message_id, p_deliver_at);
+    if p_message_id is not null or p_deliver_at is not null then
+        return (headrace.publish_with_options(
+            p_stream, array[p_key], array[p_data], array[p_headers],
+            json_build_object('message_id', p_message_id, 'deliver_at', p_deliver_at))).seq;
+    elsif pg_catalog.has_schema_privilege('headrace_internal', 'create') or not headrace.needs_grant('publish %I --stream NAME') then
+        return headrace_internal.publish_message(p_stream, p_key, p_data, p_headers);
     end if;
-    return headrace_granted.publish_message(p_stream, p_key, p_data, p_headers, p_message_id, p_deliver_at);
+    return headrace_granted.publish_message(p_stream, p_key, p_data, p_headers);
 end $$;
 
 -- Publish one message unless one with its unique key is pending, see unique.sql.
@@ -67,10 +88,9 @@ create or replace function headrace.publish_unique(
 ) returns bigint
 language plpgsql as $$
 begin
-    if pg_catalog.has_schema_privilege('headrace_internal', 'create') or not headrace.needs_grant('publish %I --stream NAME') then
-        return headrace_internal.publish_unique_message(p_stream, p_key, p_data, p_unique_key, p_headers, p_deliver_at, p_unique_while);
-    end if;
-    return headrace_granted.publish_unique_message(p_stream, p_key, p_data, p_unique_key, p_headers, p_deliver_at, p_unique_while);
+    return (headrace.publish_with_options(
+        p_stream, array[p_key], array[p_data], array[p_headers],
+        json_build_object('unique_key', p_unique_key, 'deliver_at', p_deliver_at, 'unique_while', p_unique_while))).seq;
 end $$;
 
 -- Publish many messages unless messages with their unique keys are pending, see unique.sql.
@@ -85,10 +105,10 @@ create or replace function headrace.publish_unique_many(
 ) returns bigint
 language plpgsql as $$
 begin
-    if pg_catalog.has_schema_privilege('headrace_internal', 'create') or not headrace.needs_grant('publish %I --stream NAME') then
-        return headrace_internal.publish_unique_messages(p_stream, p_keys, p_data, p_unique_keys, p_headers, p_deliver_at, p_unique_while);
-    end if;
-    return headrace_granted.publish_unique_messages(p_stream, p_keys, p_data, p_unique_keys, p_headers, p_deliver_at, p_unique_while);
+    return (headrace.publish_with_options(
+        p_stream, p_keys, p_data, p_headers,
+        (select json_agg(json_build_object('unique_key', o.unique_key, 'deliver_at', o.due, 'unique_while', p_unique_while))
+         from unnest(p_unique_keys, p_deliver_at) as o(unique_key, due)))).published;
 end $$;
 
 -- Ack messages in the transaction of the caller, see transactions.sql.
