@@ -21,7 +21,7 @@ from headrace.cli.exit_codes import NOT_DONE
 from headrace.cli.options.common import MOST, JsonOption, YesOption
 from headrace.cli.options.from_settings import Options, Special, from_settings
 from headrace.cli.options.selection import DryRunOption, MessageSelection, RangeSelection, parse_bound
-from headrace.cli.options.times import future, in_utc, time_to_live
+from headrace.cli.options.times import duration, future, in_utc, time_to_live
 from headrace.cli.output.formats import count, one_line_data, one_line_json
 from headrace.cli.output.json_output import print_json
 from headrace.cli.output.results import print_list, print_result
@@ -30,7 +30,7 @@ from headrace.model import payloads
 from headrace.model.conditions import CREATED_AT, And, Condition, parse
 from headrace.model.errors import InvalidData
 from headrace.model.keys import check_key
-from headrace.model.publish_options import PublishOptions
+from headrace.model.publish_options import MAX_DELAY, PublishOptions
 from headrace.model.records import StoredMessage
 
 if TYPE_CHECKING:
@@ -109,9 +109,17 @@ def _and_not_before(moment: datetime | None, where: str | None) -> str | Conditi
     return recent if where is None else And((recent, parse(where)))
 
 
+def _delay(text: str, option: str) -> float:
+    length = duration(text, option)
+    if length > MAX_DELAY:
+        raise UsageError(f"{option} {text!r} is out of range. Give at most a year, or a time with --at.")
+    return length
+
+
 @from_settings(
     PublishOptions, only=PublishOptions.__struct_fields__,
-    deliver_at=Special("--at", parse=future), expires_in=Special(parse=time_to_live),
+    delay=Special(parse=_delay), deliver_at=Special("--at", parse=future),
+    expires_in=Special(parse=time_to_live),
 )  # fmt: skip
 @dataclass(frozen=True, kw_only=True)
 class SendOptions(Options):
@@ -140,6 +148,8 @@ def send(
     """
     text = _check_json(sys.stdin.read() if data == "-" else data, "data")
     head = None if headers is None else _check_object(headers)
+    if None not in (vars(options)["delay"], vars(options)["deliver_at"]):
+        raise UsageError("Give either --delay or --at, not both.")
     chosen = PublishOptions.of(**options.given())
     due = chosen.deliver_at
     check_key(key)

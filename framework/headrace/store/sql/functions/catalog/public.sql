@@ -3,9 +3,9 @@
 -- name no type of headrace_internal, which such a role could not look up.
 
 -- Whether the caller may call headrace_granted only. False for a role that was given rights on headrace_internal by hand.
--- Each function below asks for the owner's rights first, so that the owner saves this call. p_grant: the command that
--- gives the grant.
-create or replace function headrace.needs_grant(p_grant text) returns boolean
+-- Each function below asks for the owner's rights first, so that the owner saves this call. p_command: the rest of the
+-- command that gives the grant.
+create or replace function headrace.needs_grant(p_command text) returns boolean
 language plpgsql stable as $$
 begin
     if not has_schema_privilege('headrace_internal', 'usage') then
@@ -13,7 +13,7 @@ begin
             return true;
         end if;
         raise exception using errcode = 'insufficient_privilege', message = format(
-            'The role %I has no grant. A member of the owner can give it one: headrace grant ' || p_grant, current_user, current_user);
+            'The role %I has no grant. A member of the owner can give it one: headrace grant ' || p_command, current_user, current_user);
     end if;
     return exists (
         select from pg_proc as p join pg_namespace as n on n.oid = p.pronamespace
