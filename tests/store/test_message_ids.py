@@ -10,7 +10,7 @@ import pytest
 
 from headrace import store
 from headrace.model.errors import InvalidInput
-from headrace.model.publish_options import PublishOptions
+from headrace.model.publish_options import PLAIN, PublishOptions
 from headrace.model.specs import StreamSpec
 from tests.conftest import Connect, Declare
 from tests.support.waiting import start, until_blocked
@@ -150,3 +150,31 @@ async def test_a_message_that_could_never_be_published_is_not_scheduled(
             options=PublishOptions(deliver_at=datetime.now(UTC) + timedelta(hours=1)),
         )
     assert await database.fetchval("select count(*) from headrace_internal.scheduled") == 0
+
+
+async def test_messages_of_a_call_may_have_ids_or_unique_keys_and_none_has_both(
+    database: store.Database, declare: Declare
+) -> None:
+    await declare()
+    options = [PublishOptions(message_id="x"), PublishOptions(unique_key="x"), PLAIN, PublishOptions(unique_key="x")]
+    for published in (3, 1):
+        assert await store.publish_many(database, "orders", list("abcd"), list("1234"), options=options) == published
+    both = "select headrace.publish_with_options('orders', '{a}', '{1}', null, '{\"message_id\": \"y\", \"unique_key\": \"y\"}')"
+    with pytest.raises(InvalidInput, match="both a unique key and a message id"):
+        await database.fetchval(both)
+    assert await store.publish(database, "orders", "a", "1", options=PublishOptions(message_id="y")) is not None
+
+
+async def test_options_in_sql_are_for_all_messages_or_for_each(database: store.Database, declare: Declare) -> None:
+    await declare()
+    call = "select * from headrace.publish_with_options('orders', '{a,b}', '{1,2}', null, $1::text::json)"
+    for options, published in (
+        ('{"deliver_at": "2999-01-01T00:00:00Z"}', 2),
+        ('[{"message_id": "x"}, {"message_id": "x"}]', 1),
+        ('[{"message_id": "x"}]', 1),  # the second message has none
+        (None, 2),
+    ):
+        assert tuple((await database.fetch(call, options))[0]) == (published, None)
+    assert await database.fetchval("select count(*) from headrace_internal.scheduled") == 2
+    with pytest.raises(InvalidInput):  # more options than messages
+        await database.fetch(call, '[{"message_id": "1"}, {"message_id": "2"}, {"message_id": "3"}]')

@@ -564,6 +564,8 @@ async def test_a_publisher_can_t_use_up_the_ids_of_webhooks(
     for sql in (
         "select headrace.publish('orders', 'a', '1', p_message_id => 'headrace:webhook:1')",
         "select headrace.publish_many('orders', '{a,b}', array['1', '2']::json[], p_message_ids => '{x,headrace:webhook:1}')",
+        "select headrace.publish_with_options('orders', '{a,b}', '{1,2}', null, '[{}, {\"message_id\": \"x\", \"message_id\": \"headrace:webhook:1\"}]')",
+        "select headrace.publish_with_options('orders', '{a}', '{1}', null, '{\"message_id\": \"headrace\\u003awebhook:1\"}')",
     ):
         with pytest.raises(asyncpg.InsufficientPrivilegeError, match="may not administer the stream 'orders'"):
             await connection.execute(sql)

@@ -292,7 +292,7 @@ begin
         v_taken := headrace_internal.take_unique_keys(v_stream, v_given.unique_keys, v_given.unique_while[1]);
     end if;
     if p_options is null then       -- as a role that may only insert into the stream's table
-        select 0 as later, p_keys as keys, p_data as data, p_headers as headers, null::text[] as ids, null::text[] as unique_keys into v_due;
+        select 0::bigint as later, p_keys as keys, p_data as data, p_headers as headers, null::text[] as ids, null::text[] as unique_keys into v_due;
     else
         with given as (
             select *, row_number() over (partition by id, unique_key order by place) as times
