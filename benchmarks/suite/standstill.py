@@ -19,6 +19,7 @@ from benchmarks.report import Result
 from benchmarks.timing import Measured, milliseconds
 from headrace import store
 from headrace.model.outcomes import Failure, Settlement
+from headrace.model.publish_options import PublishOptions
 from headrace.model.records import Batch as Leased
 from headrace.model.specs import ConsumerSpec
 from headrace.runtime.maintenance.scheduler import Scheduler
@@ -328,9 +329,9 @@ async def _pinned(measured: Standstill, behind: int) -> AsyncIterator[None]:
 async def _leave_dead_rows(measured: Standstill, count: int) -> None:
     database = measured.place.database
     for batch in batches(KEYS, count, CHUNK):
-        ids = [f"{batch.keys[0]}-{uuid4()}" for _ in batch.keys]
-        soon = [datetime.now(UTC) + timedelta(milliseconds=1)] * len(batch.keys)
-        await store.publish_many(database, STREAM, batch.keys, batch.texts, message_ids=ids, deliver_at=soon)
+        soon = datetime.now(UTC) + timedelta(milliseconds=1)
+        options = [PublishOptions(message_id=f"{batch.keys[0]}-{uuid4()}", deliver_at=soon) for _ in batch.keys]
+        await store.publish_many(database, STREAM, batch.keys, batch.texts, options=options)
     schedule, sweeper = Scheduler(database), Sweeper(database)
     later = datetime.now(UTC) + timedelta(minutes=10)
     while (await schedule.deliver(later))[1] is not None:

@@ -37,7 +37,7 @@ def _source() -> str:
 def functions() -> list[Function]:
     """Return all public functions, by name."""
     found = (
-        Function(one["name"], [" ".join(argument.split()) for argument in _OUTSIDE_PARENTHESES.split(one["arguments"]) if argument.strip()],
+        Function(one["name"], [" ".join(argument.split()) for argument in _OUTSIDE_PARENTHESES.split(one["arguments"]) if argument.strip() and not argument.strip().startswith("out ")],
                  " ".join(one["returns"].split()))
         for one in _FUNCTION.finditer(_source())
     )  # fmt: skip

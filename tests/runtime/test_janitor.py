@@ -13,6 +13,7 @@ import pytest
 from headrace import App, Message, store
 from headrace.app.limits import ServiceLimits
 from headrace.model.errors import StoreUnavailable
+from headrace.model.publish_options import PublishOptions
 from headrace.model.specs import StreamSpec
 from headrace.runtime.maintenance import janitor
 from headrace.runtime.maintenance.janitor import Janitor, JanitorTimings
@@ -82,7 +83,9 @@ async def test_a_message_that_another_process_schedules_is_delivered(
 ) -> None:
     consuming(app, seen)
     async with running(app):
-        await store.publish(database, "orders", "a", "1", deliver_at=datetime.now(UTC) + timedelta(seconds=0.05))
+        await store.publish(
+            database, "orders", "a", "1", options=PublishOptions(deliver_at=datetime.now(UTC) + timedelta(seconds=0.05))
+        )
         assert await seen.until(1) == [1]
 
 

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace import store
+from headrace.model.publish_options import PublishOptions
 from headrace.model.specs import StreamSpec
 from headrace.runtime.maintenance.scheduler import Scheduler
 from headrace.runtime.maintenance.sweeper import Sweeper
@@ -95,7 +96,9 @@ class Single:
 
 async def publish_for_later(executor: Any, count: int, *, within: float = 0.5) -> None:
     due = [datetime.now(UTC) + timedelta(seconds=within)] * count
-    await store.publish_many(executor, "orders", ["a"] * count, ["1"] * count, deliver_at=due)
+    await store.publish_many(
+        executor, "orders", ["a"] * count, ["1"] * count, options=[PublishOptions(deliver_at=at) for at in due]
+    )
 
 
 async def delivered(schedule: Scheduler) -> None:
@@ -155,7 +158,13 @@ async def test_messages_that_wait_for_a_full_stream_are_not_forgotten(database: 
         "update headrace_internal.streams set full_until = now() + interval '1 hour' where name = 'orders'"
     )
     for number in range(1, 6):
-        await store.publish(database, "other", "a", "1", deliver_at=datetime.now(UTC) + timedelta(milliseconds=300))
+        await store.publish(
+            database,
+            "other",
+            "a",
+            "1",
+            options=PublishOptions(deliver_at=datetime.now(UTC) + timedelta(milliseconds=300)),
+        )
         while await published(database, "other") < number:  # until the message is due
             await schedule.deliver()
     await database.fetch("update headrace_internal.streams set full_until = null")
@@ -174,7 +183,13 @@ async def test_dead_rows_of_message_ids_cost_a_sweep_nothing(
     for count in (20, 3_000):
         for _ in range(3):  # a floor needs two calls after the publishers have ended
             ids = [f"{count}-{number}-{datetime.now(UTC)}" for number in range(count)]
-            await store.publish_many(database, "orders", ["a"] * count, ["1"] * count, message_ids=ids)
+            await store.publish_many(
+                database,
+                "orders",
+                ["a"] * count,
+                ["1"] * count,
+                options=PublishOptions.of_many(len(["1"] * count), message_ids=ids),
+            )
             while (
                 await connection.fetchval("select exists (select from headrace_internal.message_ids)")
                 or sweeper._ids_left

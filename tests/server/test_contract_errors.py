@@ -217,7 +217,7 @@ INVALID: list[tuple[str, str, Any, str]] = [
     ("POST", "/streams/orders/messages", {"key": "a", "data": 1, "unique_key": "x", "message_id": "m"}, "unique_key"),
     ("POST", "/streams/orders/messages", {"key": "a", "data": 1, "unique_while": "waiting"}, "unique_while"),
     ("POST", "/streams/orders/messages", {"key": "a", "data": 1, "unique_key": "x", "unique_while": "once"}, "unique_while"),
-    ("POST", "/streams/orders/messages", {"messages": [{"key": "a", "data": 1, "unique_key": "x"}, {"key": "a", "data": 1, "message_id": "m"}]}, "messages"),
+    ("POST", "/streams/orders/messages", {"messages": [{"key": "a", "data": 1}, {"key": "a", "data": 1, "unique_key": "x", "message_id": "m"}]}, "messages[1].unique_key"),
     ("POST", "/streams/orders/messages", {"messages": [{"key": "a", "data": 1, "unique_key": "x"}, {"key": "a", "data": 1, "unique_key": "y", "unique_while": "waiting"}]}, "messages"),
     ("POST", "/streams/orders/messages", {"messages": []}, "messages"),
     ("POST", "/streams/orders/messages", {"messages": [{"key": "a", "data": 1}, {"key": "*", "data": 1}]}, "messages[1].key"),

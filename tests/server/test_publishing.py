@@ -10,6 +10,7 @@ import pytest
 
 from headrace import store
 from headrace.model.errors import InvalidData, InvalidInput, InvalidKey, UnknownStream
+from headrace.model.publish_options import PublishOptions
 from headrace.server.data_plane.bodies import read_messages
 from headrace.server.data_plane.publish_batching import SHARED_CHARACTERS, Incoming
 from headrace.server.engine import Engine
@@ -106,7 +107,7 @@ async def test_a_request_with_a_message_id_waits_for_no_other(engine: Engine, mo
     held = Held(monkeypatch)
     orders = await engine.stream("orders")
     careful = Incoming()
-    careful.add("a", "1", message_id="x")
+    careful.add("a", "1", options=PublishOptions(message_id="x"))
     tasks = [asyncio.create_task(engine.publish(orders, one)) for one in (incoming("first"), careful)]
     await held.until(2)
     held.go.set()
@@ -125,9 +126,9 @@ async def test_one_request_that_cannot_be_spoils_no_other(engine: Engine, monkey
 async def test_ids_and_times_go_by_themselves_and_are_kept(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     held = Held(monkeypatch)
     careful = Incoming()
-    careful.add("a", "1", message_id="x")
-    careful.add("b", "2", message_id="x")
-    careful.add("c", "3", deliver_at=datetime.now(UTC) + timedelta(hours=1))
+    careful.add("a", "1", options=PublishOptions(message_id="x"))
+    careful.add("b", "2", options=PublishOptions(message_id="x"))
+    careful.add("c", "3", options=PublishOptions(deliver_at=datetime.now(UTC) + timedelta(hours=1)))
     assert await together(engine, held, incoming("p"), careful, incoming("q")) == [1, 2, 1]
     assert sorted(await stored(engine)) == ["a", "p", "q"]
     assert (await engine.app.admin.stream("orders")).scheduled == 1
@@ -160,7 +161,14 @@ async def test_an_error_of_the_store_is_of_one_request_alone(engine: Engine) -> 
     errors = []
     for _ in range(2):
         with pytest.raises(InvalidInput) as refused:
-            await store.publish_all(engine.app.database, "orders", ["k"], ["1"], [None], message_ids=["m" * 300])
+            await store.publish_all(
+                engine.app.database,
+                "orders",
+                ["k"],
+                ["1"],
+                [None],
+                options=PublishOptions.of_many(len(["1"]), message_ids=["m" * 300]),
+            )
         errors.append(refused.value)
         refused.value.field = "messages[1].message_id"
     assert errors[0] is not errors[1]

@@ -13,7 +13,7 @@ from tests.support.readers import publish
 
 pytestmark = pytest.mark.asyncio
 
-ALL = ["orders.publish", "orders.publish_checked", "orders.publish_joined", "orders.publish_one"]
+ALL = ["orders.publish", "orders.publish_checked", "orders.publish_one"]
 APPENDERS = """
     select p.proname from pg_proc as p join pg_namespace as n on n.oid = p.pronamespace
     where n.nspname = 'headrace_streams' and p.proname like '%.publish%' order by p.proname

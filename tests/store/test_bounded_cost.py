@@ -13,6 +13,7 @@ import pytest
 
 from headrace import store
 from headrace.model.outcomes import Failure, Settlement
+from headrace.model.publish_options import PublishOptions
 from headrace.model.specs import StreamSpec
 from headrace.runtime.maintenance.sweeper import Sweeper
 from tests.conftest import Connect, Declare
@@ -171,10 +172,16 @@ async def test_wrong_planner_statistics_do_not_make_message_ids_cost_more(
     connection = await connect()
 
     async def publish_with(*ids: str) -> None:
-        await store.publish_many(connection, "orders", ["a"] * len(ids), ["1"] * len(ids), message_ids=list(ids))
+        await store.publish_many(
+            connection,
+            "orders",
+            ["a"] * len(ids),
+            ["1"] * len(ids),
+            options=PublishOptions.of_many(len(["1"] * len(ids)), message_ids=list(ids)),
+        )
 
     async def publish_one(message_id: str) -> None:
-        await store.publish(connection, "orders", "a", "1", message_id=message_id)
+        await store.publish(connection, "orders", "a", "1", options=PublishOptions(message_id=message_id))
 
     await publish_with("first")
     await empty_by_statistics(connection, small=small)

@@ -13,6 +13,7 @@ import pytest
 
 from headrace import store
 from headrace.model.errors import HeadraceError, InvalidData, InvalidKey
+from headrace.model.publish_options import PLAIN, PublishOptions
 from headrace.model.specs import StreamSpec
 from headrace.store.database.direct_statements import LARGE, DirectStatements, joined_if_checked
 from tests.conftest import Declare
@@ -48,39 +49,37 @@ async def session(database: store.Database) -> AsyncIterator[Any]:
         await connection.close()
 
 
-async def one(database: Any, key: str, data: str, headers: str | None, **more: Any) -> None:
-    await store.publish(database, "orders", key, data, headers, **more)
+async def one(database: Any, key: str, data: str, headers: str | None, options: PublishOptions = PLAIN) -> None:
+    await store.publish(database, "orders", key, data, headers, options)
 
 
-async def many(database: Any, key: str, data: str, headers: str | None, **more: Any) -> None:
+async def many(database: Any, key: str, data: str, headers: str | None, options: PublishOptions = PLAIN) -> None:
     """The invalid message is in the middle of a batch."""
-    more = {name: [None, value, None] for name, value in more.items()}
     await store.publish_many(
-        database, "orders", ["k1", key, "k3"], ["1", data, "3"], [None, headers, '{"a": "b"}'], **more
+        database, "orders", ["k1", key, "k3"], ["1", data, "3"], [None, headers, '{"a": "b"}'], [PLAIN, options, PLAIN]
     )
 
 
-async def very_many(database: Any, key: str, data: str, headers: str | None, **more: Any) -> None:
+async def very_many(database: Any, key: str, data: str, headers: str | None, options: PublishOptions = PLAIN) -> None:
     """So many that they are checked together."""
-    more = {name: [value, *[None] * 20] for name, value in more.items()}
     keys, texts = [key, *(f"k{n}" for n in range(20))], [data, *["1"] * 20]
-    await store.publish_many(database, "orders", keys, texts, [headers, *['{"a": "b"}'] * 20], **more)
+    await store.publish_many(database, "orders", keys, texts, [headers, *['{"a": "b"}'] * 20], [options, *[PLAIN] * 20])
 
 
 WAYS: dict[str, Callable[..., Awaitable[None]]] = {
     "one": one,
     "many": many,
     "very many": very_many,
-    "one with an id": lambda *args: one(*args, message_id="i"),
-    "many with ids": lambda *args: many(*args, message_ids="i"),
-    "unique": lambda *args: one(*args, unique_key="u"),
-    "very many with ids": lambda *args: very_many(*args, message_ids="i"),
-    "very many unique": lambda *args: very_many(*args, unique_keys="u"),
-    "many unique": lambda *args: many(*args, unique_keys="u"),
-    "scheduled": lambda *args: one(*args, deliver_at=datetime.now(UTC) + SOON),
-    "many scheduled": lambda *args: many(*args, deliver_at=datetime.now(UTC) + SOON),
-    "due": lambda *args: one(*args, deliver_at=datetime.now(UTC) + EARLIER),
-    "many due": lambda *args: many(*args, deliver_at=datetime.now(UTC) + EARLIER),
+    "one with an id": lambda *args: one(*args, PublishOptions(message_id="i")),
+    "many with ids": lambda *args: many(*args, PublishOptions(message_id="i")),
+    "unique": lambda *args: one(*args, PublishOptions(unique_key="u")),
+    "very many with ids": lambda *args: very_many(*args, PublishOptions(message_id="i")),
+    "very many unique": lambda *args: very_many(*args, PublishOptions(unique_key="u")),
+    "many unique": lambda *args: many(*args, PublishOptions(unique_key="u")),
+    "scheduled": lambda *args: one(*args, PublishOptions(deliver_at=datetime.now(UTC) + SOON)),
+    "many scheduled": lambda *args: many(*args, PublishOptions(deliver_at=datetime.now(UTC) + SOON)),
+    "due": lambda *args: one(*args, PublishOptions(deliver_at=datetime.now(UTC) + EARLIER)),
+    "many due": lambda *args: many(*args, PublishOptions(deliver_at=datetime.now(UTC) + EARLIER)),
 }
 
 COUNT = "select (select count(*) from headrace_streams.orders) + (select count(*) from headrace_internal.scheduled)"
@@ -338,8 +337,7 @@ async def test_usual_messages_are_published_as_checked(database: store.Database,
     reader = await declare()
     text = f'{{"text": "{"x" * size}\\n"}}'
     batch = (["orders.us.42", "A-b_c:d/7@x"] * 10, [text, "null"] * 10, [None, '{"a": "b"}'] * 10)
-    name = ".publish_checked" if size == LARGE else ".publish_joined"
-    assert name in DirectStatements.of("orders").for_many(*batch)[0]
+    assert ".publish_checked" in DirectStatements.of("orders").for_many(*batch)[0]
     for _ in range(3):
         assert await store.publish_many(database, "orders", *batch) == 20
     leased = await reader.lease(limit=60)
@@ -358,7 +356,7 @@ async def test_a_role_with_all_rights_given_by_hand_can_not_call_its_messages_ch
     ):
         await database.fetch(statement)
     checked = """select headrace_streams."orders.publish_checked"($1, $2::text[]::json[], $3::text[]::json[])"""
-    joined = """select headrace_streams."orders.publish_joined"($1, $2, $3)"""
+    joined = DirectStatements.of("orders").joined
     async with session(app) as connection:
         await connection.execute(f"set headrace.checked = '{secret}'")
         for key, data, headers, *_ in RULES.values():
@@ -395,9 +393,8 @@ async def test_rows_are_checked_again_after_those_that_a_process_has_checked(
 ) -> None:
     await declare()
     async with database.transaction() as connection:
-        for call in ("publish_checked\"(array['a'], array['1'::json], null)", "publish_joined\"('a', '1', null)"):
-            await connection.fetchval(f'select headrace_streams."orders.{call}')
-            assert await connection.fetchval("select current_setting('headrace.checked', true)") == ""
+        await connection.fetchval(DirectStatements.of("orders").joined, "a", "1", None)
+        assert await connection.fetchval("select current_setting('headrace.checked', true)") == ""
         with pytest.raises(asyncpg.CheckViolationError):
             async with connection.transaction():
                 await connection.execute("insert into headrace_streams.orders (key, data) values ('a b', '1')")

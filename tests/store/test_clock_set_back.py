@@ -11,6 +11,7 @@ import pytest
 
 from headrace import store
 from headrace.model.errors import InUse
+from headrace.model.publish_options import PublishOptions
 from headrace.model.selections import DeadLetterCriteria
 from headrace.model.specs import StreamSpec
 from headrace.runtime.leasing.timings import LEASE_TIMINGS
@@ -271,7 +272,7 @@ async def test_a_dead_process_is_gone_and_a_living_one_is_not(database: store.Da
 @pytest.mark.asyncio
 async def test_what_else_is_remembered_counts_as_now(database: store.Database, declare: Declare, clock: Clock) -> None:
     reader = await declare()
-    await store.publish(database, "orders", "a", "1", message_id="one")
+    await store.publish(database, "orders", "a", "1", options=PublishOptions(message_id="one"))
     await store.wait(database, reader.id, 10.0)
     await database.fetch("select headrace_internal.stage_write('orders', 'w', 0, false)")
     await database.fetch("insert into headrace_internal.databases (name, url_from) values ('eu', 'env:EU')")
@@ -290,7 +291,7 @@ async def test_what_else_is_remembered_counts_as_now(database: store.Database, d
 @pytest.mark.asyncio
 async def test_ids_of_timed_webhooks_stay_longer_than_their_window(database: store.Database) -> None:
     await store.create_stream(database, StreamSpec(name="orders", dedupe_window=60))
-    await store.publish(database, "orders", "a", "1", message_id="headrace:timed-webhook:1")
+    await store.publish(database, "orders", "a", "1", options=PublishOptions(message_id="headrace:timed-webhook:1"))
     before = await database.fetchval("select published_at from headrace_internal.message_ids")
     await store.lead(database, uuid4(), 4.0)
     assert await database.fetchval("select published_at from headrace_internal.message_ids") == before

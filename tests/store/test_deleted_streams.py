@@ -13,6 +13,7 @@ import pytest
 
 from headrace import store
 from headrace.model.errors import UnknownConsumer, UnknownStream
+from headrace.model.publish_options import PublishOptions
 from headrace.model.specs import ConsumerSpec
 from headrace.runtime.maintenance.scheduler import Scheduler
 from headrace.store.database.errors import translated
@@ -30,11 +31,11 @@ async def publish(database: store.Database, _: int) -> None:
 
 
 async def publish_once(database: store.Database, _: int) -> None:
-    await store.publish(database, "orders", "k", "1", message_id="m")
+    await store.publish(database, "orders", "k", "1", options=PublishOptions(message_id="m"))
 
 
 async def publish_for_later(database: store.Database, _: int) -> None:
-    await store.publish(database, "orders", "k", "1", deliver_at=LATER)
+    await store.publish(database, "orders", "k", "1", options=PublishOptions(deliver_at=LATER))
 
 
 async def publish_in_a_transaction(database: store.Database, _: int) -> None:
@@ -87,7 +88,7 @@ async def test_a_scheduled_message_that_falls_due_during_a_deletion_blocks_nothi
     database: store.Database, connect: Connect
 ) -> None:
     await a_stream(database)
-    await store.publish(database, "orders", "k", "1", deliver_at=LATER)
+    await store.publish(database, "orders", "k", "1", options=PublishOptions(deliver_at=LATER))
     deleting, go_on = await begin_to_delete(database, connect)
     schedule = Scheduler(database)
     delivering = asyncio.create_task(schedule.deliver(LATER + timedelta(seconds=1)))

@@ -13,6 +13,7 @@ import pytest_asyncio
 from headrace import store
 from headrace.embedded.binaries import Installation
 from headrace.model.errors import NotGranted
+from headrace.model.publish_options import PublishOptions
 from headrace.model.specs import ConsumerSpec, StreamSpec
 from headrace.runtime.maintenance.sweeper import Sweeper
 from tests.conftest import Connect, Declare
@@ -150,7 +151,7 @@ async def test_a_compacted_stream_and_scheduled_messages_are_restored(
     assert await reader.drain(limit=1, calls=1) == [1]
     await publish(database, "a", stream="prices", again=True)
     due = await database.fetchval("select clock_timestamp() + interval '1 hour'")
-    await store.publish_many(database, "prices", ["c"], ["1"], deliver_at=[due])
+    await store.publish_many(database, "prices", ["c"], ["1"], options=[PublishOptions(deliver_at=at) for at in [due]])
 
     restored = await restore(database)
     there = elsewhere(reader, restored)

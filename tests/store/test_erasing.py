@@ -11,6 +11,7 @@ import pytest
 from headrace import store
 from headrace.model.errors import NotGranted
 from headrace.model.outcomes import Failure, Settlement
+from headrace.model.publish_options import PublishOptions
 from headrace.model.specs import ConsumerSpec, StreamSpec
 from tests.conftest import Connect, Declare
 from tests.support.readers import Clock, Reader, begun, publish
@@ -40,7 +41,7 @@ async def leaks(database: store.Database) -> list[str]:
 
 async def put_secret(database: store.Database, message_id: str | None = None) -> None:
     text = json.dumps({"name": SECRET})
-    await store.publish(database, "orders", f"a.{SECRET}", text, text, message_id=message_id)
+    await store.publish(database, "orders", f"a.{SECRET}", text, text, options=PublishOptions(message_id=message_id))
 
 
 async def test_no_table_has_anything_of_an_erased_message(database: store.Database, declare: Declare) -> None:
@@ -62,11 +63,11 @@ async def test_no_table_has_anything_of_an_erased_message(database: store.Databa
 
 async def test_the_unique_key_of_an_erased_message_is_free(database: store.Database, declare: Declare) -> None:
     await declare()
-    assert await store.publish(database, "orders", "a", "1", unique_key=SECRET) == 1
+    assert await store.publish(database, "orders", "a", "1", options=PublishOptions(unique_key=SECRET)) == 1
     assert await leaks(database)
     await store.erase(database, "orders", [1])
     assert await leaks(database) == []
-    assert await store.publish(database, "orders", "a", "1", unique_key=SECRET) == 2
+    assert await store.publish(database, "orders", "a", "1", options=PublishOptions(unique_key=SECRET)) == 2
 
 
 async def test_the_key_of_an_erased_message_goes_on(database: store.Database, declare: Declare, clock: Clock) -> None:
@@ -241,10 +242,10 @@ async def test_an_erasure_and_a_publisher_with_a_message_id_take_turns(
 ) -> None:
     """Both lock the row of the id before that of the key."""
     await store.create_stream(database, StreamSpec(name="latest", one_message_per_key=True, dedupe_window=1.0))
-    await store.publish(database, "latest", "a", "1", message_id="x")
+    await store.publish(database, "latest", "a", "1", options=PublishOptions(message_id="x"))
     await database.fetch("update headrace_internal.message_ids set published_at = published_at - interval '1 hour'")
     async with begun(connect) as (publisher, transaction):
-        await store.publish(publisher, "latest", "b", "1", message_id="x")
+        await store.publish(publisher, "latest", "b", "1", options=PublishOptions(message_id="x"))
         erasing = await start(store.erase(database, "latest", [1]))
         await until_blocked(database, publisher)
         async with asyncio.timeout(5):

@@ -11,6 +11,7 @@ import pytest
 from headrace import store
 from headrace.model.errors import InvalidInput
 from headrace.model.payloads import with_expiry
+from headrace.model.publish_options import PublishOptions
 from headrace.model.specs import ConsumerSpec, StreamSpec
 from tests.conftest import Connect, Declare
 from tests.support.readers import Clock, Reader, begun, by_key, owner, publish
@@ -205,7 +206,7 @@ async def test_a_scheduled_message_lives_from_its_publication(
 ) -> None:
     reader = await declare()
     due = clock.now + timedelta(seconds=1000)
-    await store.publish(database, "orders", "a", "{}", with_expiry(None, 60), deliver_at=due)
+    await store.publish(database, "orders", "a", "{}", with_expiry(None, 60), options=PublishOptions(deliver_at=due))
     stream = await database.fetchval("select id from headrace_internal.streams")
     await store.publish_scheduled(database, stream, None, now=due)
     assert (await reader.lease()).seqs == [1]
@@ -329,7 +330,7 @@ async def test_a_scheduled_message_with_a_header_that_cant_be_read_stops_no_othe
     reader = await declare()
     due = clock.now + timedelta(seconds=1000)
     for key in "ab":
-        await store.publish(database, "orders", key, "{}", deliver_at=due)
+        await store.publish(database, "orders", key, "{}", options=PublishOptions(deliver_at=due))
     await database.fetch(
         """update headrace_internal.scheduled set headers = '{"headrace-expires-in": "soon"}' where key = 'a'"""
     )

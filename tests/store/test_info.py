@@ -9,6 +9,7 @@ import pytest
 from headrace import store
 from headrace.model import conditions
 from headrace.model.errors import UnknownConsumer, UnknownStream
+from headrace.model.publish_options import PublishOptions
 from headrace.model.specs import StreamSpec
 from tests.conftest import Declare
 from tests.support.readers import publish
@@ -83,7 +84,9 @@ async def test_the_last_message_is_found_after_many_that_were_rolled_back(
 async def test_messages_that_are_scheduled_are_counted(database: store.Database, declare: Declare) -> None:
     await declare()
     times = [datetime(2999, 1, day, tzinfo=UTC) for day in (3, 2)]
-    await store.publish_many(database, "orders", ["a", "b"], ["1", "2"], deliver_at=times)
+    await store.publish_many(
+        database, "orders", ["a", "b"], ["1", "2"], options=[PublishOptions(deliver_at=at) for at in times]
+    )
     info = await store.stream(database, "orders")
     assert (info.scheduled, info.next_scheduled, info.messages) == (2, times[1], 0)
 

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 import pytest
 
 from headrace import store, sweep
+from headrace.model.publish_options import PublishOptions
 from headrace.model.records import Batch
 from tests.conftest import Declare
 from tests.support.readers import Reader
@@ -83,8 +84,7 @@ async def _publish(database: store.Database, model: Model, chance: random.Random
     before = model.last.get(unique_key)
     pending = model.is_pending(unique_key, unique_while)
     seq = await store.publish(
-        database, "orders", key, "1", unique_key=unique_key, unique_while=unique_while,
-        deliver_at=datetime.now(UTC) if chance.random() < 0.2 else None,
+        database, "orders", key, "1", options=PublishOptions(unique_key=unique_key, unique_while=unique_while, deliver_at=datetime.now(UTC) if chance.random() < 0.2 else None),
     )  # fmt: skip
     assert (seq == before) == pending, (unique_key, unique_while, before, seq)
     if not pending:

@@ -15,6 +15,7 @@ import pytest
 
 from headrace import App, store
 from headrace.model.errors import DatabaseRefused, HeadraceError, NotGranted, SchemaError
+from headrace.model.publish_options import PublishOptions
 from headrace.model.specs import ConsumerSpec
 from headrace.store.connections.statements import for_grants
 from tests.conftest import Declare
@@ -42,12 +43,21 @@ async def consumer(database: store.Database, stream: str) -> int:
 async def test_a_publisher_of_one_stream_can_do_nothing_else(database: store.Database, login: Login) -> None:
     app = await login("publish")
     assert await store.publish(app, "orders", "a", "1") == 1
-    assert await store.publish(app, "orders", "a", "1", message_id="once") == 2
-    assert await store.publish(app, "orders", "a", "1", message_id="once") == 2
-    assert await store.publish(app, "orders", "a", "1", unique_key="x") == 3
-    assert await store.publish_many(app, "orders", ["a", "a"], ["1", "2"], unique_keys=["x", "x"]) == 0
+    assert await store.publish(app, "orders", "a", "1", options=PublishOptions(message_id="once")) == 2
+    assert await store.publish(app, "orders", "a", "1", options=PublishOptions(message_id="once")) == 2
+    assert await store.publish(app, "orders", "a", "1", options=PublishOptions(unique_key="x")) == 3
+    assert (
+        await store.publish_many(
+            app,
+            "orders",
+            ["a", "a"],
+            ["1", "2"],
+            options=PublishOptions.of_many(len(["1", "2"]), unique_keys=["x", "x"]),
+        )
+        == 0
+    )
     with pytest.raises(NotGranted, match=rf"headrace grant publish {user(app)} --stream secrets"):
-        await store.publish(app, "secrets", "a", "1", unique_key="x")
+        await store.publish(app, "secrets", "a", "1", options=PublishOptions(unique_key="x"))
     async with app.transaction() as connection:
         assert await store.publish_many(connection, "orders", ["a", "b"], ["3", "4"]) == 2
     with pytest.raises(NotGranted, match=rf"headrace grant publish {user(app)} --stream secrets"):
@@ -78,7 +88,7 @@ async def test_nobody_reaches_the_tables_and_functions_behind(login: Login) -> N
             "select nextval('headrace_streams.\"orders.seq\"')",
             "select * from headrace_internal.leases",
             "insert into headrace_internal.grants (role, privilege) values (current_user, 'admin')",
-            "select headrace_internal.publish_message('secrets', 'a', '1', null, null, null)",
+            "select headrace_internal.publish_message('secrets', 'a', '1', null)",
             "select headrace_internal.create_message_table(null)",
             "select headrace_internal.apply_grants()",
             "create table headrace_streams.mine (id int)",

@@ -375,9 +375,9 @@ async def test_what_a_role_puts_on_its_search_path_is_not_called_by_functions_of
         number = await store.consumer_id(database, "orders", "ship")
         # The functions of the schema headrace run as the caller, and may well call what the caller put in their way.
         with pytest.raises(asyncpg.PostgresError):
-            await connection.execute("select headrace_granted.publish_message('secrets', 'a', '1', null, null, null)")
+            await connection.execute("select headrace_granted.publish_message('secrets', 'a', '1', null)")
         assert await connection.fetchval(
-            "select headrace_granted.publish_message('orders'::pg_catalog.text, 'a'::pg_catalog.text, '1', null, 'once'::pg_catalog.text, null)"
+            "select (headrace_granted.publish_with_options('orders'::pg_catalog.text, '{a}'::pg_catalog.text[], '{1}', null, '{\"message_id\": \"once\"}')).seq"
         )
         # Without the driver's own statements, which call the role's functions, too.
         await connection.execute(
@@ -564,6 +564,8 @@ async def test_a_publisher_can_t_use_up_the_ids_of_webhooks(
     for sql in (
         "select headrace.publish('orders', 'a', '1', p_message_id => 'headrace:webhook:1')",
         "select headrace.publish_many('orders', '{a,b}', array['1', '2']::json[], p_message_ids => '{x,headrace:webhook:1}')",
+        "select headrace.publish_with_options('orders', '{a,b}', '{1,2}', null, '[{}, {\"message_id\": \"x\", \"message_id\": \"headrace:webhook:1\"}]')",
+        "select headrace.publish_with_options('orders', '{a}', '{1}', null, '{\"message_id\": \"headrace\\u003awebhook:1\"}')",
     ):
         with pytest.raises(asyncpg.InsufficientPrivilegeError, match="may not administer the stream 'orders'"):
             await connection.execute(sql)

@@ -9,6 +9,7 @@ import pytest
 
 from headrace import store, sweep
 from headrace.model.errors import StoreError
+from headrace.model.publish_options import PublishOptions
 from headrace.model.specs import StreamSpec
 from tests.conftest import Declare
 from tests.support.readers import publish
@@ -74,7 +75,7 @@ async def test_streams_are_kept_and_compacted_beside_a_publication_for_all_table
         await publish(database, "a", "b", "a", stream=stream)
         await publish(database, "a", stream=stream)
     due = datetime.now(UTC) + timedelta(hours=1)
-    await store.publish_many(database, "orders", ["c"], ["1"], message_ids=["x"], deliver_at=[due])
+    await store.publish_many(database, "orders", ["c"], ["1"], options=PublishOptions(message_id="x", deliver_at=due))
     swept = await sweep(database, now=due + timedelta(hours=1))
     assert (swept.published, swept.messages_trimmed) == (1, 6)
     assert await without_identity(database) == []

@@ -9,6 +9,7 @@ import pytest
 
 from headrace import store
 from headrace.model.errors import UnknownConsumer, UnknownStream
+from headrace.model.publish_options import PublishOptions
 from tests.conftest import Connect, Declare
 from tests.support.readers import Reader, begun, publish
 from tests.support.waiting import start, until_blocked
@@ -25,7 +26,7 @@ async def test_a_publish_with_a_message_id_and_a_deletion_do_not_deadlock(
         await reader.fetch("select from headrace_streams.orders")
         deleting = await start(deleter.fetchval("select headrace_internal.delete_stream('orders', true)"))
         await until_blocked(database, reader)  # it waits for the table, before the publisher does
-        publishing = await start(store.publish(database, "orders", "a", "1", message_id="once"))
+        publishing = await start(store.publish(database, "orders", "a", "1", options=PublishOptions(message_id="once")))
         await until_blocked(database, deleter)
         await reader.execute("rollback")
         await deleting
@@ -67,7 +68,7 @@ async def test_a_stream_that_is_deleted_during_the_call_is_reported_as_unknown(
     async with begun(connect) as (deleter, deletion):
         await deleter.fetchval("select headrace_internal.delete_stream('orders', true)")
         later = datetime.now(UTC) + timedelta(hours=1)
-        calling = await start(store.publish(database, "orders", "a", "1", deliver_at=later))
+        calling = await start(store.publish(database, "orders", "a", "1", options=PublishOptions(deliver_at=later)))
         await until_blocked(database, deleter)
         await deletion.commit()
         with pytest.raises(UnknownStream):

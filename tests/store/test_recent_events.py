@@ -10,6 +10,7 @@ import pytest
 
 from headrace import store
 from headrace.admin import Admin
+from headrace.model.publish_options import PublishOptions
 from headrace.sources.webhook import WebhookSpec
 from headrace.store import AnswerToRecord, DeliveryToRecord
 from headrace.store.catalog.recent_events import KEPT
@@ -45,7 +46,7 @@ async def test_a_delivery_has_the_seq_that_its_id_is_known_by_and_those_of_unkno
     database: store.Database,
 ) -> None:
     one = await _source(database, "one")
-    await store.publish(database, "forms", "a", "1", message_id="headrace:1")
+    await store.publish(database, "forms", "a", "1", options=PublishOptions(message_id="headrace:1"))
     await store.record_deliveries(
         database, [_delivery(one, key="a", message_id="headrace:1"), _delivery(one), _delivery(uuid4())]
     )

@@ -9,6 +9,7 @@ from datetime import timedelta
 import pytest
 
 from headrace import store
+from headrace.model.publish_options import PublishOptions
 from headrace.runtime.maintenance.scheduler import Scheduler
 from tests.support.retained import HOUR, Stream
 
@@ -22,7 +23,7 @@ async def schedule(stream: Stream, seconds: float, *keys: str) -> None:
         "orders",
         keys,
         [json.dumps(f"{key} {seconds:g}") for key in keys],
-        deliver_at=[due] * len(keys),
+        options=[PublishOptions(deliver_at=at) for at in [due] * len(keys)],
     )
 
 

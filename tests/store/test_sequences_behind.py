@@ -11,6 +11,7 @@ import pytest
 from headrace import store, sweep
 from headrace.embedded.binaries import find_installation
 from headrace.model.errors import SequenceBehind
+from headrace.model.publish_options import PublishOptions
 from headrace.model.specs import ConsumerSpec, StreamSpec
 from headrace.runtime.maintenance.sweeper import Sweeper
 from headrace.testing.databases import on_server
@@ -156,7 +157,7 @@ async def test_publishing_is_refused_before_a_number_is_drawn_that_lies_in_a_gap
         with pytest.raises(SequenceBehind, match="stands at 0"):
             await store.publish(database, "orders", "new", "{}")
         with pytest.raises(SequenceBehind, match="stands at 0"):
-            await store.publish(database, "orders", "new", "{}", message_id="once")
+            await store.publish(database, "orders", "new", "{}", options=PublishOptions(message_id="once"))
     assert await behind(database) == {SEQUENCE: (0, 10)}, "an attempt has drawn a number"
     await database.fetch(MEND)
     await publish(database, "new")

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from headrace import store
+from headrace.model.publish_options import PublishOptions
 from headrace.model.specs import StreamSpec
 from headrace.runtime.maintenance.sweeper import Sweeper
 from tests.support.readers import publish
@@ -19,7 +20,7 @@ pytestmark = pytest.mark.asyncio
 async def test_message_ids_are_forgotten_after_their_window(stream: Stream) -> None:
     await stream.create(dedupe_window=60)
     for message_id in ("x", "y"):
-        await store.publish(stream.database, "orders", "a", "1", message_id=message_id)
+        await store.publish(stream.database, "orders", "a", "1", options=PublishOptions(message_id=message_id))
     assert (await stream.sweep(50)).ids_forgotten == 0
     assert (await stream.sweep(70)).ids_forgotten == 2
     assert await stream.database.fetchval("select count(*) from headrace_internal.message_ids") == 0

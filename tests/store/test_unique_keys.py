@@ -12,6 +12,7 @@ import pytest
 from headrace import store, sweep
 from headrace.model import conditions
 from headrace.model.errors import InvalidInput, UnknownStream
+from headrace.model.publish_options import PublishOptions
 from headrace.model.specs import StreamSpec
 from headrace.store.messages.replay import Selection
 from tests.conftest import Connect, Declare
@@ -24,7 +25,9 @@ pytestmark = pytest.mark.asyncio
 
 async def put(executor: Any, unique_key: str = "x", key: str = "a", **more: Any) -> int | None:
     """Publish a message under a unique key, and return its seq or that of the one that is pending."""
-    return await store.publish(executor, "orders", key, '{"n": 1}', unique_key=unique_key, **more)
+    return await store.publish(
+        executor, "orders", key, '{"n": 1}', options=PublishOptions(unique_key=unique_key, **more)
+    )
 
 
 async def is_pending(executor: Any, seq: int = 1, **more: Any) -> bool:
@@ -57,7 +60,7 @@ async def test_an_expired_message_is_pending_only_while_it_is_in_flight(
     database: store.Database, declare: Declare
 ) -> None:
     reader = await declare()
-    await put(database, headers='{"headrace-expires-in": 3000000000}')
+    await put(database, expires_in=3_000_000_000)
     batch = await reader.lease()
     await database.fetch("update headrace_streams.orders set created_at = created_at - interval '100 years'")
     assert await is_pending(database), "in flight"
@@ -83,7 +86,7 @@ async def test_a_message_is_pending_until_all_consumers_are_done_with_it(
     database: store.Database, declare: Declare
 ) -> None:
     await store.create_stream(database, "other")
-    await store.publish(database, "other", "a", "1", unique_key="x")
+    await store.publish(database, "other", "a", "1", options=PublishOptions(unique_key="x"))
     await put(database)
     assert await is_pending(database), "it waits for the first consumer of the stream"
     fast, slow, deleted = await declare("fast"), await declare("slow"), await declare("deleted")
@@ -199,14 +202,18 @@ async def test_a_batch_leaves_out_pending_and_repeated_unique_keys(database: sto
     reader = await declare()
     await put(database)
     published = await store.publish_many(
-        database, "orders", list("abcdef"), list("123456"), unique_keys=["x", "y", None, "y", "z", None]
+        database,
+        "orders",
+        list("abcdef"),
+        list("123456"),
+        options=PublishOptions.of_many(len(list("123456")), unique_keys=["x", "y", None, "y", "z", None]),
     )
     assert published == 4
     assert await reader.drain() == [1, 2, 3, 4, 5]
     many: dict[str, Any] = {
         "keys": ["a"] * 1_100,
         "data": ["1"] * 1_100,
-        "unique_keys": [f"u{n}" for n in range(1_100)],
+        "options": [PublishOptions(unique_key=f"u{n}") for n in range(1_100)],
     }
     for published in (1_100, 0):  # more than fit into one chunk of other messages
         assert await store.publish_many(database, "orders", **many) == published
@@ -220,7 +227,9 @@ async def test_a_scheduled_message_is_pending_before_and_after_its_time(
     now = datetime.now(UTC)
     later = now + timedelta(hours=1)
     published = await store.publish_many(
-        database, "orders", list("abcd"), list("1234"), unique_keys=["x", "y", None, "x"], deliver_at=[later, now, later, now]
+        database, "orders", list("abcd"), list("1234"),
+        options=[PublishOptions(unique_key=key, deliver_at=due)
+                 for key, due in zip(["x", "y", None, "x"], [later, now, later, now], strict=True)],
     )  # fmt: skip
     assert (published, await reader.drain()) == (3, [1])
     assert [await put(database), await put(database, unique_while="waiting", deliver_at=later)] == [None, None]
@@ -242,7 +251,16 @@ async def test_with_one_message_per_key_a_newer_one_takes_the_place_of_the_pendi
     assert [await put(database), await put(database)] == [1, 1]
     assert await store.publish(database, "orders", "a", '{"n": 2}') == 2
     assert await put(database) == 3
-    assert await store.publish_many(database, "orders", ["a", "b"], ['{"n": 1}', "1"], unique_keys=["y", "z"]) == 1
+    assert (
+        await store.publish_many(
+            database,
+            "orders",
+            ["a", "b"],
+            ['{"n": 1}', "1"],
+            options=PublishOptions.of_many(len(['{"n": 1}', "1"]), unique_keys=["y", "z"]),
+        )
+        == 1
+    )
     assert [await put(database, "y"), await put(database, "z", "b")] == [3, 4]
 
 
@@ -309,7 +327,13 @@ async def test_publishers_of_the_same_unique_keys_in_other_orders_do_not_deadloc
 
     async def publish_from(connection: Any, turn: int) -> int:
         order = keys[turn * 7 :] + keys[: turn * 7]
-        return await store.publish_many(connection, "orders", ["a"] * 40, ["1"] * 40, unique_keys=order)
+        return await store.publish_many(
+            connection,
+            "orders",
+            ["a"] * 40,
+            ["1"] * 40,
+            options=PublishOptions.of_many(len(["1"] * 40), unique_keys=order),
+        )
 
     try:
         for _ in range(4):
@@ -340,7 +364,13 @@ async def test_under_a_stricter_isolation_two_publishers_do_not_both_publish(
 async def test_maintenance_looks_at_a_bounded_number_of_keys(database: store.Database, declare: Declare) -> None:
     reader = await declare()
     number = await database.fetchval("select id from headrace_internal.streams")
-    await store.publish_many(database, "orders", ["a"] * 5, ["1"] * 5, unique_keys=list("12345"))
+    await store.publish_many(
+        database,
+        "orders",
+        ["a"] * 5,
+        ["1"] * 5,
+        options=PublishOptions.of_many(len(["1"] * 5), unique_keys=list("12345")),
+    )
     assert await store.delete_done_unique_keys(database, number, "", 5) == (0, "5")
     await reader.drain()
     assert await store.delete_done_unique_keys(database, number, "", 2) == (2, "2")
@@ -432,11 +462,11 @@ async def test_wrong_arguments_say_what_would_be_right(database: store.Database,
     with pytest.raises(InvalidInput, match='"pending", or "waiting"'):
         await database.fetchval("select headrace.publish_unique('orders', 'a', '1', 'x', p_unique_while => 'running')")
     with pytest.raises(InvalidInput, match="needs a unique key"):
-        await store.publish(database, "orders", "a", "1", unique_while="waiting")
+        await store.publish(database, "orders", "a", "1", options=PublishOptions(unique_while="waiting"))
     with pytest.raises(InvalidInput, match="Pass one of the two"):
         await put(database, message_id="m")
     with pytest.raises(UnknownStream):
-        await store.publish(database, "nowhere", "a", "1", unique_key="x")
+        await store.publish(database, "nowhere", "a", "1", options=PublishOptions(unique_key="x"))
     with pytest.raises(InvalidInput):
         await put(database, key="a..b")
     assert await remembered(database) == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from datetime import datetime
 from operator import attrgetter
+from typing import Unpack
 
 from headrace import store
 from headrace.admin.base import Base
@@ -17,14 +18,13 @@ from headrace.admin.validation import (
     filters_of,
     of_key,
     selection_of,
-    utc,
 )
 from headrace.admin.watching.recording import first_seqs, selected
 from headrace.model.durations import Duration
 from headrace.model.errors import InDoubt, InvalidInput, StoreFull, StoreUnavailable
 from headrace.model.keys import check_key
 from headrace.model.pages import Page, follow, listing, listing_by
-from headrace.model.payloads import UniqueWhile, with_expiry
+from headrace.model.publish_options import PublishKeywords, PublishOptions
 from headrace.model.records import Erasure, Standing, StoredMessage
 from headrace.model.selections import Filter, Where
 from headrace.model.text.error_text import MAX_ERROR
@@ -55,7 +55,9 @@ async def publish_by_hand(
     change = Change(action="message.publish", kind="message", name=stream, stream=stream)
 
     async def publish(connection: store.Executor) -> int | None:
-        seq = await store.publish(connection, stream, check_key(key), data, headers, message_id=message_id)
+        seq = await store.publish(
+            connection, stream, check_key(key), data, headers, PublishOptions(message_id=message_id)
+        )
         change.details["seqs"] = [seq]
         return seq
 
@@ -179,29 +181,17 @@ class Messages(Base):
     # --- publishing: data and headers are JSON text, which is stored unchanged
 
     async def send(
-        self, stream: str, key: str, data: str, headers: str | None = None, *,
-        message_id: str | None = None, deliver_at: datetime | None = None, expires_in: Duration | None = None,
-        unique_key: str | None = None, unique_while: UniqueWhile = "pending",
-    ) -> int | None:  # fmt: skip
-        """Publish one message.
-
-        Args:
-            message_id: publishing the same id again within the stream's `dedupe_window` has no effect.
-            deliver_at: the time at which it is published. None for now.
-            expires_in: deliver it to no consumer once this time has passed since its publication.
-            unique_key: don't publish it while the last message with this unique key is pending.
-            unique_while: `pending`, or `waiting` to publish it also while that message is in flight.
+        self, stream: str, key: str, data: str, headers: str | None = None, **options: Unpack[PublishKeywords]
+    ) -> int | None:
+        """Publish one message. For the options, see `App.publish`.
 
         Returns:
             Its seq. If the id was published before, the seq of the first message, and if a message of the unique key is
             pending, the seq of that one. None for a scheduled message, and over HTTP, since the server doesn't return
             it.
         """
-        return await store.publish(
-            self._database, stream, check_key(key), data, with_expiry(headers, expires_in), message_id=message_id,
-            deliver_at=utc(deliver_at),
-            unique_key=unique_key, unique_while=unique_while,
-        )  # fmt: skip
+        chosen = PublishOptions.of(**options)
+        return await store.publish(self._database, stream, check_key(key), data, headers, chosen)
 
     async def send_many(
         self, stream: str, keys: Sequence[str], data: Sequence[str], headers: Sequence[str | None], *,
@@ -216,10 +206,10 @@ class Messages(Base):
             InDoubt: it is not known whether they were published.
         """
         committing = False
-        headers = [with_expiry(one, expires_in) for one in headers]
+        options = PublishOptions.of(expires_in=expires_in)
         try:
             async with self._database.transaction() as connection:
-                published = await store.publish_many(connection, stream, keys, data, headers)
+                published = await store.publish_many(connection, stream, keys, data, headers, options)
                 committing = True
         except StoreFull:
             raise

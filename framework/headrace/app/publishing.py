@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
-from datetime import datetime
-from typing import Any
+from typing import Any, Unpack
 
-from headrace.model.durations import Duration
-from headrace.model.payloads import UniqueWhile
+from headrace.model.publish_options import PublishKeywords, PublishManyKeywords
 from headrace.runtime.messages.publisher import Publisher
 from headrace.runtime.messages.transaction import Transaction
 
@@ -19,10 +17,8 @@ class Publishing:
     _publisher: Publisher
 
     async def publish(
-        self, stream: str, key: str, data: Any, *, headers: Mapping[str, Any] | None = None,
-        message_id: str | None = None, delay: Duration | None = None, deliver_at: datetime | None = None,
-        expires_in: Duration | None = None, unique_key: str | None = None, unique_while: UniqueWhile = "pending",
-        tx: Any = None,
+        self, stream: str, key: str, data: Any, *, headers: Mapping[str, Any] | None = None, tx: Any = None,
+        **options: Unpack[PublishKeywords],
     ) -> int | None:  # fmt: skip
         """Append a message.
 
@@ -56,10 +52,7 @@ class Publishing:
             StreamFull: the stream holds its `max_storage`, and nothing may be removed. Try again later.
             StoreUnavailable: the message may or may not have been published.
         """
-        return await self._publisher.publish(
-            stream, key, data, headers=headers, message_id=message_id, delay=delay, deliver_at=deliver_at,
-            expires_in=expires_in, unique_key=unique_key, unique_while=unique_while, tx=tx,
-        )  # fmt: skip
+        return await self._publisher.publish(stream, key, data, headers=headers, tx=tx, **options)
 
     def transaction(self) -> AbstractAsyncContextManager[Transaction]:
         """Open a transaction of the app's database: `async with app.transaction() as tx: await app.publish(…, tx=tx)`.
@@ -76,10 +69,13 @@ class Publishing:
         return self._publisher.transaction()
 
     async def publish_many(
-        self, stream: str, messages: Iterable[tuple[Any, ...]], *, message_ids: Sequence[str | None] | None = None,
-        delay: Duration | None = None, deliver_at: datetime | None = None, expires_in: Duration | None = None,
-        unique_keys: Sequence[str | None] | None = None, unique_while: UniqueWhile = "pending", tx: Any = None,
-    ) -> int:  # fmt: skip
+        self,
+        stream: str,
+        messages: Iterable[tuple[Any, ...]],
+        *,
+        tx: Any = None,
+        **options: Unpack[PublishManyKeywords],
+    ) -> int:
         """Append messages in their order, all or none: (key, data) or (key, data, headers) tuples.
 
         Args:
@@ -94,7 +90,4 @@ class Publishing:
             The number of messages published or scheduled. Messages with a known id or with the unique key of a pending
             message, and those that `dedupe` found unchanged, are not counted. Raises as `publish` does.
         """
-        return await self._publisher.publish_many(
-            stream, messages, message_ids=message_ids, delay=delay, deliver_at=deliver_at, expires_in=expires_in,
-            unique_keys=unique_keys, unique_while=unique_while, tx=tx,
-        )  # fmt: skip
+        return await self._publisher.publish_many(stream, messages, tx=tx, **options)

@@ -73,7 +73,6 @@ DRY_RUN = Argument("dry_run", False)
 ABOVE = Argument("above", 0, convert=lambda above: above or None)
 AFTER = Argument("above", 0, sent_as="after", convert=lambda above: above or None)
 IDS = Argument("ids", None)
-UNIQUE_WHILE = Argument("unique_while", "pending", convert=lambda state: None if state == "pending" else state)
 RANGE = (
     FILTER, WHERE, Argument("start_seq", None), Argument("end_seq", None), Argument("start_time", None),
     Argument("end_time", None), DRY_RUN,
@@ -107,10 +106,6 @@ def _wait(wait: float) -> int | None:
     return round(wait * 1000) or None
 
 
-def _json(text: str | None) -> msgspec.Raw | None:
-    return None if text is None else msgspec.Raw(text.encode())
-
-
 def _is_created(response: Response) -> bool:
     return response.status == 201
 
@@ -130,6 +125,7 @@ def _backfill_exists(error: AlreadyExists) -> None:
 
 CREATE_STREAM = Call("POST", "/v1/streams", Body("spec", specs.new_stream), Argument("database", None))
 CREATE_CONSUMER = Call("POST", "/v1/streams/{stream}/consumers", Body("spec", specs.new_consumer))
+PUBLISH = Call("POST", STREAM + "/messages", Body("message", dict))
 PUBLISH_MANY = Call("POST", STREAM + "/messages", Argument("messages"), answer=count("published"))
 STANDING = Call(
     "GET", STREAM + "/messages/{key}/consumer_info",
@@ -180,13 +176,6 @@ class Calls:
         "GET", STREAM + "/journeys/{seq}", _limit(1000), Argument("after", None),
         answer=record(Data[MessageJourney], lambda found: found.record()), on_error=(NotFound, lambda _: None),
     )  # fmt: skip
-    send = Call(
-        "POST", STREAM + "/messages", Argument("key"), Argument("data", convert=_json),
-        Argument("headers", None, convert=_json), Argument("message_id", None), Argument("deliver_at", None),
-        Argument("expires_in", None, sent_as="expires_in_ms", convert=_lifetime),
-        Argument("unique_key", None), UNIQUE_WHILE,
-    )  # fmt: skip
-
     # --- consumers
 
     consumers = ListCall(

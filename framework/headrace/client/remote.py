@@ -10,12 +10,22 @@ import msgspec
 
 from headrace.client.address import DEFAULT_URL, Server
 from headrace.client.call import sent
-from headrace.client.calls import CREATE_CONSUMER, CREATE_JOB, CREATE_STREAM, DEAD_LETTERS, PEEK, PUBLISH_MANY, STANDING
-from headrace.client.specs import consumer_settings, refuse_changes, stream_spec
+from headrace.client.calls import (
+    CREATE_CONSUMER,
+    CREATE_JOB,
+    CREATE_STREAM,
+    DEAD_LETTERS,
+    PEEK,
+    PUBLISH,
+    PUBLISH_MANY,
+    STANDING,
+)
+from headrace.client.specs import consumer_settings, publish_options, refuse_changes, stream_spec
 from headrace.model.durations import Duration
 from headrace.model.errors import AlreadyExists
 from headrace.model.pages import Page, follow_states
 from headrace.model.payloads import with_expiry
+from headrace.model.publish_options import PublishKeywords, PublishOptions
 from headrace.model.records import PEEK_STATES, PeekedMessage, Standing
 from headrace.model.selections import DeadLetterCriteria
 from headrace.model.specs import ConsumerSpec, StreamSpec
@@ -97,6 +107,15 @@ class Remote(Calls):
             refuse_changes(existing, consumer_settings(spec), what)
             return False
         return True
+
+    async def send(
+        self, stream: str, key: str, data: str, headers: str | None = None, **options: Unpack[PublishKeywords]
+    ) -> int | None:
+        """Publish one message, as `Admin.send` does. Returns None."""
+        await PUBLISH.send(
+            self.transport, stream, _message(key, data, headers) | publish_options(PublishOptions(**options))
+        )
+        return None
 
     async def send_many(
         self, stream: str, keys: Sequence[str], data: Sequence[str], headers: Sequence[str | None], *,

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from headrace.client.request import iso
 from headrace.model import conditions
 from headrace.model.conditions import Condition
 from headrace.model.durations import seconds
 from headrace.model.errors import AlreadyExists
+from headrace.model.publish_options import PublishOptions
 from headrace.model.push import Push
 from headrace.model.records import ConsumerInfo, StreamInfo
 from headrace.model.selections import Filter, Where
+from headrace.model.settings import settings_of
 from headrace.model.specs import Backoff, ConsumerSpec, StreamSpec
 from headrace.model.text.masking import HIDDEN
 
@@ -48,6 +52,21 @@ def new_stream(spec: StreamSpec) -> dict[str, Any]:
 def stream_spec(info: StreamInfo) -> StreamSpec:
     """Return a stream's settings."""
     return msgspec.convert({name: getattr(info, name) for name in StreamSpec.__struct_fields__}, StreamSpec)
+
+
+# --- messages
+
+
+def publish_options(options: PublishOptions) -> dict[str, Any]:
+    """Return the options of a message as the API takes them."""
+    given, body = options.given(), {}
+    for name, setting in settings_of(PublishOptions).items():
+        if name in given:
+            sent_as, value = setting.names[0], given[name]
+            if sent_as.endswith("_ms"):
+                value = round(seconds(value, name) * 1000, 3)
+            body[sent_as] = iso(value) if isinstance(value, datetime) else value
+    return body
 
 
 # --- consumers

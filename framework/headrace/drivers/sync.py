@@ -14,18 +14,16 @@ same way.
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
-from datetime import datetime
-from typing import Any, Protocol, TypeVar
+from collections.abc import Coroutine, Iterable, Mapping
+from typing import Any, Protocol, TypeVar, Unpack
 
 from headrace import store
 from headrace.drivers.base import BaseExecutor, libraries, named
 from headrace.drivers.errors import translated
 from headrace.model import payloads
-from headrace.model.durations import Duration, when
 from headrace.model.errors import ConfigurationError
 from headrace.model.keys import check_key
-from headrace.model.payloads import UniqueWhile
+from headrace.model.publish_options import PublishKeywords, PublishManyKeywords, PublishOptions
 
 T = TypeVar("T")
 
@@ -38,47 +36,29 @@ class Ackable(Protocol):
 
 def publish(
     connection: Any, stream: str, key: str, data: Any, *, headers: Mapping[str, Any] | None = None,
-    message_id: str | None = None, delay: Duration | None = None, deliver_at: datetime | None = None,
-    expires_in: Duration | None = None,
-    unique_key: str | None = None, unique_while: UniqueWhile = "pending",
+    **options: Unpack[PublishKeywords],
 ) -> int | None:  # fmt: skip
     """Append a message, in the connection's current transaction. Arguments, result and errors are
     those of `App.publish`.
     """
     check_key(key)
-    return _run(
-        store.publish(
-            executor(connection), stream, key, payloads.encode(data),
-            payloads.with_expiry(payloads.encode_headers(headers), expires_in),
-            message_id=message_id, deliver_at=when(delay, deliver_at),
-            unique_key=unique_key, unique_while=unique_while,
-        )
-    )  # fmt: skip
+    text, header_text = payloads.encode(data), payloads.encode_headers(headers)
+    return _run(store.publish(executor(connection), stream, key, text, header_text, PublishOptions.of(**options)))
 
 
 def publish_many(
-    connection: Any, stream: str, messages: Iterable[tuple[Any, ...]], *, message_ids: Sequence[str | None] | None = None,
-    delay: Duration | None = None, deliver_at: datetime | None = None, expires_in: Duration | None = None,
-    unique_keys: Sequence[str | None] | None = None, unique_while: UniqueWhile = "pending",
-) -> int:  # fmt: skip
+    connection: Any, stream: str, messages: Iterable[tuple[Any, ...]], **options: Unpack[PublishManyKeywords]
+) -> int:
     """Append messages in order, in the connection's current transaction. See `App.publish_many`.
 
     Outside of a transaction each statement commits on its own. One statement takes about 1,000
     messages, and each such batch is all or nothing.
     """
-    due = when(delay, deliver_at)
     keys, data, headers = payloads.parallel(messages)
-    headers = [payloads.with_expiry(one, expires_in) for one in headers]
     for key in keys:
         check_key(key)
-    payloads.check_lengths(len(keys), message_ids=message_ids, unique_keys=unique_keys)
-    return _run(
-        store.publish_many(
-            executor(connection), stream, keys, data, headers,
-            message_ids=message_ids, deliver_at=None if due is None else [due] * len(keys),
-            unique_keys=unique_keys, unique_while=unique_while,
-        )
-    )  # fmt: skip
+    chosen = PublishOptions.of_many(len(keys), **options)
+    return _run(store.publish_many(executor(connection), stream, keys, data, headers, chosen))
 
 
 def ack(connection: Any, message: Ackable) -> None:

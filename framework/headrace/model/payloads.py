@@ -5,9 +5,9 @@ pydantic model. The headers that Headrace itself gives to messages are described
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
-from typing import Any, Literal, get_args
+from typing import Any
 
 import msgspec
 
@@ -15,20 +15,9 @@ from headrace.model.durations import Duration, seconds
 from headrace.model.errors import InvalidData, InvalidInput
 from headrace.model.text.pydantic_json import encode_model
 
-MAX_MESSAGE_ID_BYTES = 256
-"""Largest size of a message id in bytes of UTF-8."""
-
 RESERVED_MESSAGE_IDS = "headrace:"
 """The prefix of message ids that Headrace itself gives. Clients of the HTTP API can't publish under them, so they
 can't use up the id of a webhook delivery beforehand.
-"""
-
-MAX_UNIQUE_KEY_BYTES = 256
-"""Largest size of a unique key in bytes of UTF-8."""
-
-UniqueWhile = Literal["pending", "waiting"]
-"""How long a message keeps others with its unique key from being published: until all consumers are done with it, or
-until they have it in flight.
 """
 
 VERSION_HEADER = "headrace-version"
@@ -151,51 +140,3 @@ def _parts(place: int, message: Any) -> tuple[Any, Any, Any]:
             f"Message {place} is not a (key, data) or (key, data, headers) tuple: {message!r:.80}"
         ) from None
     return key, payload, rest[0] if rest else None
-
-
-def check_unique(unique_keys: Sequence[str | None], unique_while: str, message_ids: Sequence[str | None] = ()) -> None:
-    """Check the unique keys of messages, and what goes with them.
-
-    Raises:
-        InvalidInput: with its `field`.
-    """
-    if unique_while not in get_args(UniqueWhile):
-        raise InvalidInput(
-            f"unique_while can't be {unique_while!r:.80}. Use 'pending', or 'waiting' to publish while a message of the"
-            " unique key is in flight.",
-            field="unique_while",
-        )
-    given = [key for key in unique_keys if key is not None]
-    if not given:
-        if unique_while != "pending":
-            raise InvalidInput(f"unique_while={unique_while!r} needs a unique key. Pass both.", field="unique_while")
-        return
-    for key in given:
-        if not isinstance(key, str) or not 1 <= _size(key) <= MAX_UNIQUE_KEY_BYTES:
-            raise InvalidInput(
-                f"The unique key {key!r:.80} is invalid. It must have 1 to {MAX_UNIQUE_KEY_BYTES} bytes of UTF-8, and no"
-                " NUL.",
-                field="unique_key",
-            )
-    if any(one is not None for one in message_ids):
-        raise InvalidInput(
-            "Messages with unique keys can't have message ids in the same call. Pass one of the two.",
-            field="unique_key",
-        )
-
-
-def _size(text: str) -> int:
-    """The bytes of a text in UTF-8, or 0 for one that Postgres can't hold."""
-    try:
-        return 0 if "\0" in text else len(text.encode())
-    except UnicodeEncodeError:  # half of a surrogate pair
-        return 0
-
-
-def check_lengths(count: int, **given: Sequence[Any] | None) -> None:
-    """Check that arguments that are parallel to messages have as many items. Raises `InvalidInput`."""
-    for name, values in given.items():
-        if values is not None and len(values) != count:
-            raise InvalidInput(
-                f"There are {count} messages and {len(values)} {name}. Pass one, or None, for each message.", field=name
-            )

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Generic, Literal, Protocol, TypeVar, Unpack, cast, overload
 
 from headrace.app.streams.signatures import (
@@ -15,8 +14,7 @@ from headrace.app.streams.signatures import (
     Publishes,
     PublishesInTransaction,
 )
-from headrace.model.durations import Duration
-from headrace.model.payloads import UniqueWhile
+from headrace.model.publish_options import PublishKeywords, PublishManyKeywords
 from headrace.model.records import DeadLetter, StoredMessage
 from headrace.runtime.formats.format import StreamFormat
 from headrace.runtime.formats.upcasting import U as Upcast
@@ -62,9 +60,8 @@ class Stream(Generic[T]):
         return f"Stream({self.name!r}, {getattr(self.type, '__name__', self.type)})"
 
     async def publish(
-        self, data: T, *, key: str, headers: Mapping[str, Any] | None = None, message_id: str | None = None,
-        delay: Duration | None = None, deliver_at: datetime | None = None, expires_in: Duration | None = None,
-        unique_key: str | None = None, unique_while: UniqueWhile = "pending", tx: Any = None,
+        self, data: T, *, key: str, headers: Mapping[str, Any] | None = None, tx: Any = None,
+        **options: Unpack[PublishKeywords],
     ) -> int | None:  # fmt: skip
         """Append a message. For the arguments, the result and the errors, see `App.publish`.
 
@@ -77,21 +74,13 @@ class Stream(Generic[T]):
         Raises:
             ConfigurationError: no app includes the router, or several apps that are connected do.
         """
-        return await self._home._publishes(self.name).publish(
-            self.name, key, data, headers=headers, message_id=message_id, delay=delay, deliver_at=deliver_at,
-            expires_in=expires_in, unique_key=unique_key, unique_while=unique_while, tx=tx,
-        )  # fmt: skip
+        return await self._home._publishes(self.name).publish(self.name, key, data, headers=headers, tx=tx, **options)
 
     async def publish_many(
-        self, messages: Iterable[OneOutgoing[T]], *, message_ids: Sequence[str | None] | None = None,
-        delay: Duration | None = None, deliver_at: datetime | None = None, expires_in: Duration | None = None,
-        unique_keys: Sequence[str | None] | None = None, unique_while: UniqueWhile = "pending", tx: Any = None,
-    ) -> int:  # fmt: skip
+        self, messages: Iterable[OneOutgoing[T]], *, tx: Any = None, **options: Unpack[PublishManyKeywords]
+    ) -> int:
         """Append (key, data) or (key, data, headers) tuples in their order, all or none. See `App.publish_many`."""
-        return await self._home._publishes(self.name).publish_many(
-            self.name, messages, message_ids=message_ids, delay=delay, deliver_at=deliver_at, expires_in=expires_in,
-            unique_keys=unique_keys, unique_while=unique_while, tx=tx,
-        )  # fmt: skip
+        return await self._home._publishes(self.name).publish_many(self.name, messages, tx=tx, **options)
 
     def decoded(self, message: StoredMessage | DeadLetter) -> T:
         """Decode the data of a stored message, such as one of `admin.messages` or a dead letter, into the stream's type.

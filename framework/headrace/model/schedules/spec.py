@@ -9,7 +9,7 @@ from typing import Any, Literal
 import msgspec
 
 from headrace.model.errors import ConfigurationError, InvalidInput
-from headrace.model.payloads import check_unique
+from headrace.model.publish_options import PublishOptions
 
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,47}")
 """The name of a schedule."""
@@ -74,7 +74,7 @@ class ScheduleSpec(msgspec.Struct, frozen=True, kw_only=True):
         ):
             raise ConfigurationError(f"max_missed={self.max_missed!r} of {what} must be from 1 to {MAX_MISSED:,}.")
         try:
-            check_unique([self.unique_key], "pending")
+            PublishOptions(unique_key=self.unique_key)
         except InvalidInput as error:
             raise ConfigurationError(f"unique_key={self.unique_key!r:.80} of {what} can't be used. {error}") from error
         if len(self.settings()) > MAX_SETTINGS:

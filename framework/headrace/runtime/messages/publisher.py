@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any, Protocol, Unpack
 
 from headrace import drivers, store
 from headrace.model import payloads
-from headrace.model.durations import Duration, when
 from headrace.model.errors import InvalidInput, NotConnected
 from headrace.model.keys import check_key
-from headrace.model.payloads import UniqueWhile
+from headrace.model.publish_options import PublishKeywords, PublishManyKeywords, PublishOptions, due
 from headrace.runtime.instruments import Instruments, NoInstruments, Sending
 from headrace.runtime.messages.transaction import Transaction, transaction
 from headrace.store.database.errors import translated
@@ -70,23 +69,17 @@ class Publisher:
         return transaction(self._database(), self)
 
     async def publish(
-        self, stream: str, key: str, data: Any, *, headers: Mapping[str, Any] | None = None,
-        message_id: str | None = None, delay: Duration | None = None, deliver_at: datetime | None = None,
-        expires_in: Duration | None = None, unique_key: str | None = None, unique_while: UniqueWhile = "pending",
-        tx: Any = None,
+        self, stream: str, key: str, data: Any, *, headers: Mapping[str, Any] | None = None, tx: Any = None,
+        **keywords: Unpack[PublishKeywords],
     ) -> int | None:  # fmt: skip
         """See `App.publish`."""
-        due = when(delay, deliver_at, self._date())
+        options = PublishOptions.of(self._date(), **keywords)
         text, header_text = self.stored(stream, key, data, headers)
-        header_text = payloads.with_expiry(header_text, expires_in)
         check_key(key)
         with self._span(stream, [header_text]) as sending, self._translated(tx):
             where = self._database() if tx is None else drivers.executor(tx)
-            seq = sending.seq = await store.publish(
-                where, stream, key, text, sending.headers[0], message_id=message_id, deliver_at=due,
-                unique_key=unique_key, unique_while=unique_while,
-            )  # fmt: skip
-        self._notify(stream, due, tx)
+            seq = sending.seq = await store.publish(where, stream, key, text, sending.headers[0], options)
+        self._notify(stream, options.deliver_at, tx)
         return seq
 
     def stored(
@@ -98,41 +91,33 @@ class Publisher:
         return payloads.encode(data), payloads.encode_headers(headers)
 
     async def publish_many(
-        self, stream: str, messages: Iterable[tuple[Any, ...]], *, message_ids: Sequence[str | None] | None = None,
-        delay: Duration | None = None, deliver_at: datetime | None = None, expires_in: Duration | None = None,
-        unique_keys: Sequence[str | None] | None = None, unique_while: UniqueWhile = "pending", tx: Any = None,
+        self, stream: str, messages: Iterable[tuple[Any, ...]], *, tx: Any = None,
+        **keywords: Unpack[PublishManyKeywords],
     ) -> int:  # fmt: skip
         """See `App.publish_many`."""
-        due = when(delay, deliver_at, self._date())
         if (stored_as := self._formats.get(stream)) is not None:
             messages = stored_as.outgoing_many(messages)
         keys, data, headers = payloads.parallel(messages)
-        if expires_in is not None:
-            headers = [payloads.with_expiry(one, expires_in) for one in headers]
-        payloads.check_lengths(len(keys), message_ids=message_ids, unique_keys=unique_keys)
-        more: dict[str, Any] = {
-            "message_ids": message_ids, "deliver_at": None if due is None else [due] * len(keys),
-            "unique_keys": unique_keys, "unique_while": unique_while,
-        }  # fmt: skip
+        options = PublishOptions.of_many(len(keys), self._date(), **keywords)
         try:
             with self._span(stream, headers) as sending, self._translated(tx):
                 if tx is not None:
                     where = drivers.executor(tx)
-                    count = await store.publish_many(where, stream, keys, data, sending.headers, **more)
+                    count = await store.publish_many(where, stream, keys, data, sending.headers, options)
                 else:
-                    count = await store.publish_all(self._database(), stream, keys, data, sending.headers, **more)
+                    count = await store.publish_all(self._database(), stream, keys, data, sending.headers, options)
         except InvalidInput:
             for key in keys:  # the store doesn't report which key was invalid
                 check_key(key)
             raise
-        self._notify(stream, due, tx)
+        self._notify(stream, due(options), tx)
         return count
 
-    def _notify(self, stream: str, due: datetime | None, tx: Any) -> None:
+    def _notify(self, stream: str, deliver_at: datetime | None, tx: Any) -> None:
         if isinstance(tx, Transaction):
-            tx.published.append((stream, due))
+            tx.published.append((stream, deliver_at))
         else:  # Your own commit comes later and unseen. Looking too early costs little, and the poll finds it
-            self.committed(stream, due)
+            self.committed(stream, deliver_at)
 
     def _span(self, stream: str, headers: Sequence[str | None]) -> AbstractContextManager[Sending]:
         return (

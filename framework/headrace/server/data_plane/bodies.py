@@ -6,9 +6,13 @@ between.
 
 from __future__ import annotations
 
+import math
 import re
-from datetime import UTC, datetime, timedelta
+from collections.abc import Sequence
+from datetime import datetime
 from functools import lru_cache
+from operator import attrgetter
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -16,12 +20,16 @@ from headrace.model import payloads
 from headrace.model.durations import seconds
 from headrace.model.errors import ConfigurationError, InvalidInput
 from headrace.model.keys import check_key
-from headrace.model.payloads import MAX_EXPIRES_IN, MAX_MESSAGE_ID_BYTES, RESERVED_MESSAGE_IDS, UniqueWhile
-from headrace.server.data_plane.bounds import MAX_DELAY_MS, MAX_PUBLISHED, MAX_RECEIVED, MAX_SETTLED, MAX_WAIT
+from headrace.model.payloads import RESERVED_MESSAGE_IDS
+from headrace.model.publish_options import PLAIN, PublishOptions
+from headrace.model.settings import Setting, amount, settings_of
+from headrace.server.data_plane.bounds import MAX_PUBLISHED, MAX_RECEIVED, MAX_SETTLED, MAX_WAIT
 from headrace.server.data_plane.publish_batching import Incoming
 from headrace.server.data_plane.receive_request import Share
 from headrace.server.errors import Problem
 from headrace.server.http import parameters
+
+T = TypeVar("T", bound=msgspec.Struct)
 
 RECEIVE_PARAMETERS = ("batch_size", "wait_for")
 """Query parameters of a receive request."""
@@ -36,33 +44,37 @@ _NULL = msgspec.Raw(b"null")
 _MISSING = msgspec.Raw()
 
 
-class NewMessage(msgspec.Struct, forbid_unknown_fields=True):
+_SETTINGS = {setting.names[0]: setting for setting in settings_of(PublishOptions).values()}
+"""The options of a message by their names in a request."""
+
+
+def _with_options(cls: type[T]) -> type[T]:
+    fields = [
+        (name, (float if name.endswith("_ms") else one.kind) | None | msgspec.UnsetType, msgspec.UNSET)
+        for name, one in _SETTINGS.items()
+    ]
+    return msgspec.defstruct(  # type: ignore[return-value]
+        cls.__name__, fields, bases=(cls,), module=__name__, kw_only=True, forbid_unknown_fields=True
+    )
+
+
+@_with_options
+class NewMessage(msgspec.Struct, kw_only=True):
     """A message to publish."""
 
     key: str
     data: msgspec.Raw
     headers: msgspec.Raw = _NULL
-    message_id: str | None = None
-    deliver_at: datetime | None = None
-    delay_ms: float | None = None
-    expires_in_ms: float | None = None
-    unique_key: str | None = None
-    unique_while: UniqueWhile = "pending"
 
 
-class Publish(msgspec.Struct, forbid_unknown_fields=True):
+@_with_options
+class Publish(msgspec.Struct, kw_only=True):
     """One message to publish, or several, all or none."""
 
     messages: list[NewMessage] | None = None
     key: str | None = None
     data: msgspec.Raw = _MISSING
     headers: msgspec.Raw = _NULL
-    message_id: str | None = None
-    deliver_at: datetime | None = None
-    delay_ms: float | None = None
-    expires_in_ms: float | None = None
-    unique_key: str | None = None
-    unique_while: UniqueWhile = "pending"
 
 
 class Receive(msgspec.Struct, forbid_unknown_fields=True):
@@ -152,60 +164,65 @@ def read_messages(body: bytes) -> Incoming:
         try:
             data = payloads.encode(message.data)
             field = "headers"
-            headers = _headers(message.headers)
-            field = "expires_in_ms"
-            headers = _with_expiry(headers, message.expires_in_ms)
-            field = "message_id"
-            _check_message_id(message.message_id)
-            if message.unique_key is not None or message.unique_while != "pending":
-                payloads.check_unique([message.unique_key], message.unique_while, [message.message_id])
-            incoming.add(message.key, data, headers, message.message_id, _due(message), message.unique_key)
+            incoming.add(message.key or "", data, _headers(message.headers), _options(message))
         except InvalidInput as error:
             error.field = error.field or field
             if publish.messages is not None:
                 error.field = f"messages[{number}].{error.field}"
             raise
-    if any(incoming.unique_keys):
-        _check_together(publish, incoming)
     return incoming
 
 
-def _check_message_id(message_id: str | None) -> None:
+_values = attrgetter(*_SETTINGS)
+_NO_VALUES = (msgspec.UNSET,) * len(_SETTINGS)
+
+
+def _options(message: NewMessage | Publish) -> PublishOptions:
+    values = _values(message)
+    if values == _NO_VALUES:  # as mostly
+        return PLAIN
+    found: dict[str, Any] = {}
+    for (name, setting), value in zip(_SETTINGS.items(), values, strict=True):
+        if value is not msgspec.UNSET and value is not None:
+            found[setting.name] = _in_seconds(name, value, setting) if name.endswith("_ms") else value
+    message_id = found.get("message_id")
     if message_id is not None and message_id.startswith(RESERVED_MESSAGE_IDS):
         raise InvalidInput(
-            f"The message id {message_id!r:.80} is reserved, since it begins with {RESERVED_MESSAGE_IDS!r}. Give another one."
+            f"The message id {message_id!r:.80} is reserved, since it begins with {RESERVED_MESSAGE_IDS!r}. Give another one.",
+            field="message_id",
         )
+    if "delay" in found and "deliver_at" in found:
+        raise InvalidInput("A message has deliver_at and delay_ms. Give one of them.", field="delay_ms")
+    return PublishOptions.of(**found)
 
 
-def _check_together(publish: Publish, incoming: Incoming) -> None:
-    """Check what the messages of a request must have in common if one of them has a unique key."""
-    if any(incoming.message_ids):
-        raise InvalidInput(
-            "Some messages have a unique_key and others a message_id. Give them in two requests.", field="messages"
+def _in_seconds(name: str, milliseconds: float, setting: Setting) -> float:
+    low, high = setting.limits or (0, math.inf)
+    if not low * 1000 <= milliseconds <= high * 1000:
+        raise _invalid(
+            name,
+            f"{name}={milliseconds:g} is out of range",
+            f"Give {low * 1000:g} to {high * 1000:,.0f} milliseconds, which is {amount(high, 'seconds')}.",
         )
-    found = {message.unique_while for message in _messages(publish) if message.unique_key is not None}
-    if len(found) > 1:
-        raise InvalidInput(
-            "The messages of a request must have the same unique_while. Give those with another one in a second request.",
-            field="messages",
-        )
-    incoming.unique_while = found.pop()
+    return milliseconds / 1000
+
+
+def delay_in_seconds(milliseconds: float) -> float:
+    """Convert the delay of a nack to seconds. Raises a `Problem` if it is out of range."""
+    return _in_seconds("delay_ms", milliseconds, _SETTINGS["delay_ms"])
 
 
 def invalid_field(messages: Incoming) -> str:
     """Return the field of a publish request that an error of the store is about."""
-    for number, (key, message_id) in enumerate(zip(messages.keys, messages.message_ids, strict=True)):
-        field = "" if len(messages) == 1 else f"messages[{number}]."
+    for number, key in enumerate(messages.keys):
         try:
             check_key(key)
         except InvalidInput:
-            return f"{field}key"
-        if message_id is not None and not 1 <= len(message_id.encode()) <= MAX_MESSAGE_ID_BYTES:
-            return f"{field}message_id"
+            return "key" if len(messages) == 1 else f"messages[{number}].key"
     return "data" if len(messages) == 1 else "messages"
 
 
-def _messages(publish: Publish) -> list[NewMessage]:
+def _messages(publish: Publish) -> Sequence[NewMessage | Publish]:
     if publish.messages is not None:
         beside = [name for name, default in _ONE.items() if getattr(publish, name) != default]
         if beside:
@@ -219,12 +236,7 @@ def _messages(publish: Publish) -> list[NewMessage]:
         )
     if publish.data == _MISSING:
         raise _invalid("data", "data is missing", "Give any JSON value.")
-    return [
-        NewMessage(
-            publish.key, publish.data, publish.headers, publish.message_id, publish.deliver_at, publish.delay_ms,
-            publish.expires_in_ms, publish.unique_key, publish.unique_while,
-        )
-    ]  # fmt: skip
+    return [publish]
 
 
 def _headers(raw: msgspec.Raw) -> str | None:
@@ -234,35 +246,6 @@ def _headers(raw: msgspec.Raw) -> str | None:
     if not text.lstrip().startswith("{"):
         raise InvalidInput('headers is not a JSON object. Give an object such as {"trace": "abc"}.')
     return text
-
-
-def _with_expiry(headers: str | None, expires_in_ms: float | None) -> str | None:
-    if expires_in_ms is not None and not 1 <= expires_in_ms <= MAX_EXPIRES_IN * 1000:
-        raise InvalidInput(
-            f"expires_in_ms={expires_in_ms:g} is out of range. Give 1 to {MAX_EXPIRES_IN * 1000:,} milliseconds, which is a"
-            " hundred years."
-        )
-    return payloads.with_expiry(headers, None if expires_in_ms is None else expires_in_ms / 1000)
-
-
-def _due(message: NewMessage) -> datetime | None:
-    if message.delay_ms is not None:
-        if message.deliver_at is not None:
-            raise InvalidInput("A message has deliver_at and delay_ms. Give one of them.", field="delay_ms")
-        return datetime.now(UTC) + timedelta(seconds=delay_in_seconds(message.delay_ms))
-    due = message.deliver_at
-    return due.replace(tzinfo=UTC) if due is not None and due.tzinfo is None else due
-
-
-def delay_in_seconds(milliseconds: float) -> float:
-    """Convert milliseconds to seconds. Raises a `Problem` for a delay out of range."""
-    if not 0 <= milliseconds <= MAX_DELAY_MS:
-        raise _invalid(
-            "delay_ms",
-            f"delay_ms={milliseconds:g} is out of range",
-            f"Give 0 to {MAX_DELAY_MS:,} milliseconds, which is a year.",
-        )
-    return milliseconds / 1000
 
 
 def read_receive(body: bytes, query_string: bytes) -> tuple[int, float]:

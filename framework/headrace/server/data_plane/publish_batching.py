@@ -14,7 +14,7 @@ import msgspec
 from headrace import store
 from headrace.model.errors import InvalidInput
 from headrace.model.keys import check_key
-from headrace.model.payloads import UniqueWhile
+from headrace.model.publish_options import PLAIN, PublishOptions, due
 from headrace.server.data_plane.coalescing import fail
 from headrace.server.data_plane.gathering import Gathering
 from headrace.server.errors import unavailable
@@ -35,22 +35,15 @@ class Incoming(msgspec.Struct):
     keys: list[str] = []
     data: list[str] = []
     headers: list[str | None] = []
-    message_ids: list[str | None] = []
-    deliver_at: list[datetime | None] = []
-    unique_keys: list[str | None] = []
-    unique_while: UniqueWhile = "pending"
+    options: list[PublishOptions] = []
 
-    def add(
-        self, key: str, data: str, headers: str | None = None, message_id: str | None = None,
-        deliver_at: datetime | None = None, unique_key: str | None = None,
-    ) -> None:  # fmt: skip
-        """Add a message."""
+    def add(self, key: str, data: str, headers: str | None = None, options: PublishOptions = PLAIN) -> None:
+        """Add a message. Raises as `with_expiry` does."""
+        headers, options = options.in_headers(headers)
         self.keys.append(key)
         self.data.append(data)
         self.headers.append(headers)
-        self.message_ids.append(message_id)
-        self.deliver_at.append(deliver_at)
-        self.unique_keys.append(unique_key)
+        self.options.append(options)
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -62,12 +55,12 @@ class Incoming(msgspec.Struct):
     @property
     def due(self) -> datetime | None:
         """When the last scheduled message is to be delivered."""
-        return max(filter(None, self.deliver_at), default=None)
+        return None if self.plain else due(self.options)
 
     @property
     def plain(self) -> bool:
-        """Whether no message has an id, a scheduled time or a unique key."""
-        return not any(self.message_ids) and not any(self.deliver_at) and not any(self.unique_keys)
+        """Whether no message has options."""
+        return self.options.count(PLAIN) == len(self.options)
 
 
 class _PendingPublish:
@@ -163,7 +156,7 @@ class PublishBatcher:
     def _next(self) -> list[_PendingPublish]:
         """Take the requests that share the next statement. None if another transaction has taken all of them.
 
-        A request with message ids, unique keys or scheduled messages is published alone, since its answer is the
+        A request with options is published alone, since its answer is the
         number of new messages.
         """
         taken: list[_PendingPublish] = []
@@ -224,10 +217,13 @@ async def publish_alone(database: store.Database, stream: str, messages: Incomin
     `PublishBatcher.publish` does."""
     try:
         return await store.publish_all(
-            database, stream, messages.keys, messages.data, messages.headers,
-            message_ids=messages.message_ids, deliver_at=messages.deliver_at,
-            unique_keys=messages.unique_keys, unique_while=messages.unique_while,
-        )  # fmt: skip
+            database,
+            stream,
+            messages.keys,
+            messages.data,
+            messages.headers,
+            PLAIN if messages.plain else messages.options,
+        )
     except InvalidInput:
         for key in messages.keys:
             check_key(key)  # the store can't name the invalid one

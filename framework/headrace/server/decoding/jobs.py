@@ -11,6 +11,7 @@ import msgspec
 
 from headrace.model import payloads
 from headrace.model.errors import InvalidInput, public_text
+from headrace.model.publish_options import PublishOptions
 from headrace.server.data_plane.bodies import invalid_field, read_messages
 from headrace.server.data_plane.publish_batching import Incoming
 from headrace.server.errors import Problem
@@ -92,7 +93,10 @@ def decoded(body: bytes, head: DeliveryHead | None = None) -> Incoming:
         raise Problem(401, "invalid_signature", public_text(error)) from error
     incoming = Incoming()
     incoming.add(
-        message.key, payloads.encode(message.data), payloads.encode_headers(message.headers), message.message_id
+        message.key,
+        payloads.encode(message.data),
+        payloads.encode_headers(message.headers),
+        PublishOptions(message_id=message.message_id),
     )
     return incoming
 
@@ -110,4 +114,4 @@ def naming_field(messages: Incoming, head: DeliveryHead | None) -> Iterator[None
 
 def published(messages: Incoming, count: int) -> Published:
     """Return what became of these messages."""
-    return Published(count, messages.due, messages.keys[0], messages.message_ids[0])
+    return Published(count, messages.due, messages.keys[0], messages.options[0].message_id)

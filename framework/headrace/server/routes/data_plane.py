@@ -14,6 +14,7 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import JSONBody, QueryParameter
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from headrace.model.publish_options import PublishOptions
 from headrace.server.data_plane.bounds import MAX_RECEIVED
 from headrace.server.routes.context import AnyRequest, Context
 from headrace.server.routes.parameters import AnyConsumerRef, ConsumerRef, StreamRef
@@ -21,16 +22,14 @@ from headrace.server.routes.responses import call
 from headrace.server.wire.common import Listed, Success
 from headrace.server.wire.dialect_answers import Change, NextAnswer
 from headrace.server.wire.messages import (
-    EXPIRES_IN,
     Nack,
     NewMessage,
-    PendingOrWaiting,
     PublishedAnswer,
     Receive,
     Received,
     Settle,
-    UniqueKey,
 )
+from headrace.server.wire.settings import request
 
 _OF_STREAM = "/streams/{stream:str}/consumers/{consumer:str}"
 _PULL = ("/http_pull_consumers/{consumer:str}", "/consumers/{consumer:str}")
@@ -45,6 +44,7 @@ WaitFor = Annotated[
 ]
 
 
+@request(PublishOptions)
 class Publish(Struct, kw_only=True, forbid_unknown_fields=True):
     """One message to publish, or several in `messages`. Several are published all or none, and
     exclude the other members."""
@@ -52,20 +52,6 @@ class Publish(Struct, kw_only=True, forbid_unknown_fields=True):
     key: Annotated[str | UnsetType, Meta(examples=["orders.us.cus_a.order_1"])] = UNSET
     data: Annotated[Any, Meta(description="Any JSON value.", examples=[{"product": "Shoes"}])] = UNSET
     headers: dict[str, Any] | None = None
-    message_id: Annotated[
-        str | None, Meta(description="Id for deduplication. A second message with the same id is not stored.")
-    ] = None
-    deliver_at: Annotated[Any, Meta(description="Time of publication, in ISO 8601.")] = None
-    delay_ms: Annotated[float | None, Meta(description="Delay of the publication in milliseconds.")] = None
-    expires_in_ms: Annotated[
-        float | None,
-        Meta(
-            description="Time to live in milliseconds, from the publication. At least 1, and at most a hundred years.",
-            extra_json_schema=EXPIRES_IN,
-        ),
-    ] = None
-    unique_key: UniqueKey | None = None
-    unique_while: PendingOrWaiting = "pending"
     messages: Annotated[list[NewMessage] | UnsetType, Meta(description="At most 10,000 messages.")] = UNSET
 
 

@@ -10,20 +10,13 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 from headrace.admin.bodies import Choice
 from headrace.admin.messages import MAX_ERASED
 from headrace.model.keys import MAX_KEY_BYTES
-from headrace.model.payloads import (
-    MAX_EXPIRES_IN,
-    MAX_MESSAGE_ID_BYTES,
-    MAX_UNIQUE_KEY_BYTES,
-    RESERVED_MESSAGE_IDS,
-    UniqueWhile,
-)  # fmt: skip
+from headrace.model.publish_options import PublishOptions
 from headrace.model.records import PeekedMessage, Standing, StoredMessage
 from headrace.model.text.error_text import MAX_ERROR
 from headrace.server.data_plane.bounds import MAX_DELAY_MS, MAX_PUBLISHED, MAX_RECEIVED, MAX_SETTLED, MAX_WAIT
+from headrace.server.wire.settings import request
 
 _DELAY = {"minimum": 0, "maximum": MAX_DELAY_MS}
-EXPIRES_IN = {"minimum": 1, "maximum": MAX_EXPIRES_IN * 1000}
-"""The bounds of a time to live in milliseconds."""
 _ACK_IDS = {"maxItems": MAX_SETTLED}
 
 
@@ -159,21 +152,7 @@ class PublishedAnswer(Struct):
     data: Published
 
 
-UniqueKey = Annotated[
-    str,
-    Meta(
-        description="Not published while the last message with the same unique key is pending. At most"
-        f" {MAX_UNIQUE_KEY_BYTES} bytes of UTF-8. Not together with a `message_id`.",
-        examples=["invoice-17"],
-        extra_json_schema={"minLength": 1, "maxLength": MAX_UNIQUE_KEY_BYTES},
-    ),
-]
-
-PendingOrWaiting = Annotated[
-    UniqueWhile, Meta(description="`waiting` to publish it also while that message is in flight. Needs a `unique_key`.")
-]
-
-
+@request(PublishOptions)
 class NewMessage(Struct, kw_only=True, forbid_unknown_fields=True):
     """A message to publish."""
 
@@ -187,26 +166,6 @@ class NewMessage(Struct, kw_only=True, forbid_unknown_fields=True):
     ]
     data: Annotated[Any, Meta(description="Any JSON.")]
     headers: dict[str, Any] | None = None
-    message_id: Annotated[
-        str | None,
-        Meta(
-            description="Published once within the stream's dedupe window. At most"
-            f" {MAX_MESSAGE_ID_BYTES} bytes of UTF-8, and not beginning with `{RESERVED_MESSAGE_IDS}`.",
-            extra_json_schema={"minLength": 1, "maxLength": MAX_MESSAGE_ID_BYTES},
-        ),
-    ] = None
-    deliver_at: Annotated[datetime | None, Meta(description="When it is to be published.")] = None
-    delay_ms: Annotated[float | None, Meta(description="The same, from now.", extra_json_schema=_DELAY)] = None
-    expires_in_ms: Annotated[
-        float | None,
-        Meta(
-            description="Time to live in milliseconds, from the publication. No consumer gets the message after it. At most"
-            " a hundred years.",
-            extra_json_schema=EXPIRES_IN,
-        ),
-    ] = None
-    unique_key: UniqueKey | None = None
-    unique_while: PendingOrWaiting = "pending"
 
 
 class MessageByHand(Struct, kw_only=True, forbid_unknown_fields=True):

@@ -90,12 +90,14 @@ async def run_schedule(
     Raises:
         StreamFull, InvalidInput: nothing was published, and the schedule stays where it is.
     """
-    schedule, messages = (spec.name, spec.stream, digest), (run.keys, run.data, run.headers, run.due_at)
-    arguments = (*schedule, seen.next_at, seen.requested_at, *messages, run.then, now)
+    known = {
+        "name": spec.name, "digest": digest, "next_at": seen.next_at, "requested_at": seen.requested_at,
+        "due_at": run.due_at, "next_due": run.then,
+    }  # fmt: skip
     count: int | None = await executor.fetchval(
-        "select headrace_internal.run_schedule($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, coalesce($11, clock_timestamp()))",
-        *arguments,
-    )
+        "select headrace_internal.run_schedule($1, $2, $3, $4, $5, coalesce($6, clock_timestamp()))",
+        spec.stream, msgspec.json.encode(known).decode(), run.keys, run.data, run.headers, now,
+    )  # fmt: skip
     return count
 
 

@@ -31,7 +31,8 @@ _MANY = "select headrace_streams.{}($1, $2::text[]::json[], $3::text[]::json[])"
 # Connections of a process have no codecs of the user, so large data is sent as JSON. The server copies it less often. With
 # small data, the driver takes longer for that than the server saves.
 _LARGE = "select headrace_streams.{}($1, $2::json[], $3::json[])"
-_JOINED = "select headrace_streams.{}($1, $2, $3)"
+_JOINED = r"""select headrace_streams.{}(
+    string_to_array($1, E'\u0001'), string_to_array($2, E'\u0001')::json[], string_to_array($3, E'\u0001', '')::json[])"""
 
 
 class DirectStatements(NamedTuple):
@@ -49,13 +50,13 @@ class DirectStatements(NamedTuple):
     @classmethod
     def of(cls, stream: str) -> DirectStatements:
         """The statements for the stream with this name."""
-        name = quoted(f"{stream}.publish")
+        name, checked = quoted(f"{stream}.publish"), quoted(f"{stream}.publish_checked")
         return cls(
             _ONE.format(quoted(f"{stream}.publish_one")),
             _MANY.format(name),
             _LARGE.format(name),
-            _JOINED.format(quoted(f"{stream}.publish_joined")),
-            _LARGE.format(quoted(f"{stream}.publish_checked")),
+            _JOINED.format(checked),
+            _LARGE.format(checked),
         )
 
     def for_many(

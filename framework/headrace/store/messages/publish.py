@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from datetime import datetime
 from itertools import islice
 from typing import Any, TypeVar
 
 import asyncpg
 
 from headrace.model.errors import HeadraceError
-from headrace.model.payloads import UniqueWhile, check_unique
+from headrace.model.publish_options import PLAIN, PublishOptions, encoded
 from headrace.store.database.database import Database, Executor
 from headrace.store.database.direct_statements import MAX_STREAMS, DirectStatements
 from headrace.store.database.missing_objects import with_repeat
@@ -23,41 +22,22 @@ CHUNK_CHARACTERS = 8_000_000
 
 # With explicit types, because not every driver asks the server for them. JSON is passed as text to connections of the user.
 # One on which the user has set a codec for JSON would encode it again otherwise.
-_PUBLISH = "select headrace.publish($1::text, $2::text, $3::text::json, $4::text::json"
-_PUBLISH_MANY = "select headrace.publish_many($1::text, $2::text[], $3::text[]::json[], $4::text[]::json[]"
+_PUBLISH = "select headrace.publish($1::text, $2::text, $3::text::json, $4::text::json)"
+_PUBLISH_MANY = "select headrace.publish_many($1::text, $2::text[], $3::text[]::json[], $4::text[]::json[])"
+_WITH_OPTIONS = """select {} from headrace.publish_with_options(
+    $1::text, $2::text[], $3::text[]::json[], $4::text[]::json[], $5::text::json)"""
 
 # The public functions choose by the rights of the caller. A database of the owner calls directly what they would choose.
-_PUBLISH_PLAIN = "select headrace_internal.publish_message($1, $2, $3::text::json, $4::text::json, null, null)"
-_PUBLISH_MANY_PLAIN = "select headrace_internal.publish_messages($1, $2, $3::text[]::json[], $4::text[]::json[])"
-
 # These in turn call the functions of the stream, by a text that the server plans for each call. For a few streams that a
 # process publishes to often, their own functions are called, see `direct_statements`.
-
-_PUBLISH_UNIQUE = """select headrace.publish_unique(
-    $1::text, $2::text, $3::text::json, $4::text, $5::text::json, $6::timestamptz, $7::text)"""
-_PUBLISH_UNIQUE_MANY = """select headrace.publish_unique_many(
-    $1::text, $2::text[], $3::text[]::json[], $4::text[], $5::text[]::json[], $6::timestamptz[], $7::text)"""
+_PUBLISH_PLAIN = "select headrace_internal.publish_message($1, $2, $3::text::json, $4::text::json)"
+_PUBLISH_MANY_PLAIN = "select headrace_internal.publish_messages($1, $2, $3::text[]::json[], $4::text[]::json[])"
 
 
 async def publish(
-    executor: Executor,
-    stream: str,
-    key: str,
-    data: str,
-    headers: str | None = None,
-    *,
-    message_id: str | None = None,
-    deliver_at: datetime | None = None,
-    unique_key: str | None = None,
-    unique_while: UniqueWhile = "pending",
+    executor: Executor, stream: str, key: str, data: str, headers: str | None = None, options: PublishOptions = PLAIN
 ) -> int | None:
     """Append one message. `data` and `headers` are JSON text.
-
-    Args:
-        message_id: a message with the same id is not published again within the stream's `dedupe_window`.
-        deliver_at: when to publish it, if later.
-        unique_key: it is not published while the last message with the same unique key is pending.
-        unique_while: `waiting` to publish it also while that message is in flight.
 
     Returns:
         Its seq. If it was published before, or one of its unique key is pending, the seq of that message. None if
@@ -66,18 +46,14 @@ async def publish(
     Raises:
         UnknownStream, InvalidInput, StreamFull.
     """
-    if unique_key is not None or unique_while != "pending":
-        check_unique([unique_key], unique_while, [message_id])
+    headers, options = options.in_headers(headers)
+    if (text := encoded(options)) is not None:
         return await executor.fetchval(  # type: ignore[no-any-return]
-            _PUBLISH_UNIQUE, stream, key, data, unique_key, headers, deliver_at, unique_while
+            _WITH_OPTIONS.format("seq"), stream, [key], [data], None if headers is None else [headers], text
         )
-    if message_id is None and deliver_at is None:
-        if isinstance(executor, Database) and executor.owns:
-            return await _directly(executor, stream, False, key, data, headers)  # type: ignore[no-any-return]
-        return await executor.fetchval(f"{_PUBLISH})", stream, key, data, headers)  # type: ignore[no-any-return]
-    return await executor.fetchval(  # type: ignore[no-any-return]
-        f"{_PUBLISH}, $5::text, $6::timestamptz)", stream, key, data, headers, message_id, deliver_at
-    )
+    if isinstance(executor, Database) and executor.owns:
+        return await _directly(executor, stream, False, key, data, headers)  # type: ignore[no-any-return]
+    return await executor.fetchval(_PUBLISH, stream, key, data, headers)  # type: ignore[no-any-return]
 
 
 async def publish_many(
@@ -86,13 +62,9 @@ async def publish_many(
     keys: Sequence[str],
     data: Sequence[str],
     headers: Sequence[str | None] | None = None,
-    *,
-    message_ids: Sequence[str | None] | None = None,
-    deliver_at: Sequence[datetime | None] | None = None,
-    unique_keys: Sequence[str | None] | None = None,
-    unique_while: UniqueWhile = "pending",
+    options: PublishOptions | Sequence[PublishOptions] = PLAIN,
 ) -> int:
-    """Append messages in their order, see `publish`. The lists are parallel.
+    """Append messages in their order, see `publish`. The lists are parallel, and `options` are for all or for each.
 
     Returns:
         How many were published or scheduled. Messages with a known id or the unique key of a pending message, or that
@@ -101,35 +73,37 @@ async def publish_many(
     It is all or nothing only if `executor` is inside a transaction, or if there is one chunk, see `chunks`.
     """
     published = 0
-    unique_keys = _some(unique_keys, 0, len(data))
-    if unique_keys is not None or unique_while != "pending":
-        unique_keys = unique_keys or ()
-        check_unique(unique_keys, unique_while, message_ids or ())
-        # One statement takes its unique keys in their order, so that publishers don't deadlock. Only very large data is
-        # cut.
+    headers, options = _in_headers(len(keys), headers, options)
+    if encoded(options) is not None:
+        # One statement takes its ids and unique keys in their order, so that publishers don't deadlock. Only very large
+        # data is cut.
         for start, end in chunks(data, max_messages=len(data)):
+            part = options if isinstance(options, PublishOptions) else options[start:end]
             published += await executor.fetchval(
-                _PUBLISH_UNIQUE_MANY,
-                stream,
-                keys[start:end],
-                data[start:end],
-                unique_keys[start:end],
-                _some(headers, start, end),
-                _some(deliver_at, start, end),
-                unique_while,
-            )
+                _WITH_OPTIONS.format("published"), stream, keys[start:end], data[start:end], _some(headers, start, end),
+                encoded(part),
+            )  # fmt: skip
         return published
-    careful = message_ids is not None or deliver_at is not None
-    database = executor if isinstance(executor, Database) and executor.owns and not careful else None
-    query = f"{_PUBLISH_MANY}, $5::text[], $6::timestamptz[])" if careful else f"{_PUBLISH_MANY})"
     for start, end in chunks(data):
         arguments = (keys[start:end], data[start:end], _some(headers, start, end))
-        if database is not None:
-            published += await _directly(database, stream, True, *arguments)
+        if isinstance(executor, Database) and executor.owns:
+            published += await _directly(executor, stream, True, *arguments)
         else:
-            more = (_some(message_ids, start, end), _some(deliver_at, start, end)) if careful else ()
-            published += await executor.fetchval(query, stream, *arguments, *more)
+            published += await executor.fetchval(_PUBLISH_MANY, stream, *arguments)
     return published
+
+
+def _in_headers(
+    count: int, headers: Sequence[str | None] | None, options: PublishOptions | Sequence[PublishOptions]
+) -> tuple[Sequence[str | None] | None, PublishOptions | Sequence[PublishOptions]]:
+    """Move the times to live into the headers."""
+    if options is PLAIN:
+        return headers, options
+    each = [options] * count if isinstance(options, PublishOptions) else options
+    if all(one.expires_in is None for one in each):
+        return headers, options
+    moved = [one.in_headers(head) for one, head in zip(each, headers or [None] * count, strict=True)]
+    return [head for head, _ in moved], [rest for _, rest in moved]
 
 
 async def _directly(database: Database, stream: str, many: bool, *arguments: Any) -> Any:
@@ -171,22 +145,15 @@ async def publish_all(
     keys: Sequence[str],
     data: Sequence[str],
     headers: Sequence[str | None] | None = None,
-    *,
-    message_ids: Sequence[str | None] | None = None,
-    deliver_at: Sequence[datetime | None] | None = None,
-    unique_keys: Sequence[str | None] | None = None,
-    unique_while: UniqueWhile = "pending",
+    options: PublishOptions | Sequence[PublishOptions] = PLAIN,
 ) -> int:
     """As `publish_many`, but all or nothing."""
-    more: dict[str, Any] = {
-        "message_ids": message_ids, "deliver_at": deliver_at, "unique_keys": unique_keys, "unique_while": unique_while
-    }  # fmt: skip
     if len(list(islice(chunks(data), 2))) <= 1:
-        return await publish_many(database, stream, keys, data, headers, **more)
+        return await publish_many(database, stream, keys, data, headers, options)
 
     async def publish() -> int:
         async with database.transaction() as connection:
-            return await publish_many(connection, stream, keys, data, headers, **more)
+            return await publish_many(connection, stream, keys, data, headers, options)
 
     return await with_repeat(publish)
 

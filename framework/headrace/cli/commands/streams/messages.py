@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,8 +19,9 @@ from headrace.cli.connection.connect import administer
 from headrace.cli.errors import UsageError
 from headrace.cli.exit_codes import NOT_DONE
 from headrace.cli.options.common import MOST, JsonOption, YesOption
+from headrace.cli.options.from_settings import Options, Special, from_settings
 from headrace.cli.options.selection import DryRunOption, MessageSelection, RangeSelection, parse_bound
-from headrace.cli.options.times import after, future, in_utc, time_to_live
+from headrace.cli.options.times import duration, future, in_utc, time_to_live
 from headrace.cli.output.formats import count, one_line_data, one_line_json
 from headrace.cli.output.json_output import print_json
 from headrace.cli.output.results import print_list, print_result
@@ -28,7 +30,7 @@ from headrace.model import payloads
 from headrace.model.conditions import CREATED_AT, And, Condition, parse
 from headrace.model.errors import InvalidData
 from headrace.model.keys import check_key
-from headrace.model.payloads import UniqueWhile
+from headrace.model.publish_options import MAX_DELAY, PublishOptions
 from headrace.model.records import StoredMessage
 
 if TYPE_CHECKING:
@@ -107,6 +109,23 @@ def _and_not_before(moment: datetime | None, where: str | None) -> str | Conditi
     return recent if where is None else And((recent, parse(where)))
 
 
+def _delay(text: str, option: str) -> float:
+    length = duration(text, option)
+    if length > MAX_DELAY:
+        raise UsageError(f"{option} {text!r} is out of range. Give at most a year, or a time with --at.")
+    return length
+
+
+@from_settings(
+    PublishOptions, only=PublishOptions.__struct_fields__,
+    delay=Special(parse=_delay), deliver_at=Special("--at", parse=future),
+    expires_in=Special(parse=time_to_live),
+)  # fmt: skip
+@dataclass(frozen=True, kw_only=True)
+class SendOptions(Options):
+    """The options of a message."""
+
+
 def send(
     name: StreamName,
     key: Annotated[str, Parameter(help="The message's key: tokens separated by dots, such as orders.us.42.")],
@@ -119,25 +138,7 @@ def send(
     headers: Annotated[
         str | None, Parameter(show_default=False, help='The headers: a JSON object such as {"trace": "abc"}.')
     ] = None,
-    delay: Annotated[
-        str | None, Parameter(show_default=False, help="Publish the message after this delay, such as 5m.")
-    ] = None,
-    at: Annotated[str | None, Parameter(show_default=False, help="Publish the message at this time.")] = None,
-    expires_in: Annotated[
-        str | None,
-        Parameter(show_default=False, help="Deliver the message to no consumer after this time, such as 30s."),
-    ] = None,
-    message_id: Annotated[
-        str | None,
-        Parameter(show_default=False, help="An id for deduplication within the stream's dedupe window."),
-    ] = None,
-    unique_key: Annotated[
-        str | None,
-        Parameter(show_default=False, help="Send nothing while the last message with this unique key is pending."),
-    ] = None,
-    unique_while: Annotated[
-        UniqueWhile, Parameter(help="Use waiting to send it also while that message is in flight.")
-    ] = "pending",
+    options: SendOptions = SendOptions(),
     backend: Backend = Backend(),  # noqa: B008 - frozen
     json: JsonOption = False,
 ) -> None:
@@ -147,24 +148,12 @@ def send(
     """
     text = _check_json(sys.stdin.read() if data == "-" else data, "data")
     head = None if headers is None else _check_object(headers)
-    due = _delivery_time(delay, at)
-    life = time_to_live(expires_in, "--expires-in")
+    if None not in (vars(options)["delay"], vars(options)["deliver_at"]):
+        raise UsageError("Give either --delay or --at, not both.")
+    chosen = PublishOptions.of(**options.given())
+    due = chosen.deliver_at
     check_key(key)
-    payloads.check_unique([unique_key], unique_while, [message_id])
-    seq = administer(
-        backend,
-        lambda admin: admin.send(
-            name,
-            key,
-            text,
-            head,
-            message_id=message_id,
-            deliver_at=due,
-            expires_in=life,
-            unique_key=unique_key,
-            unique_while=unique_while,
-        ),
-    )
+    seq = administer(backend, lambda admin: admin.send(name, key, text, head, **chosen.given()))
     if json:
         print_json({"seq": seq, "deliver_at": due if seq is None else None})
     elif seq is not None:
@@ -173,9 +162,9 @@ def send(
         print(f"Scheduled for {name!r} at {in_utc(due)}.")
     else:  # a server doesn't return the seq
         unless = ""
-        if unique_key is not None:
+        if chosen.unique_key is not None:
             unless = ", unless a message with the unique key is pending"
-        elif message_id is not None:
+        elif chosen.message_id is not None:
             unless = ", unless a message with the id was sent before"
         print(f"Sent to {name!r}{unless}.")
 
@@ -257,14 +246,6 @@ def erased(
         lambda one: (str(one.seq), in_utc(one.erased_at), one.erased_by, one.reason or "none"),
         empty=f"No message of {name!r} was erased.",
     )  # fmt: skip
-
-
-def _delivery_time(delay: str | None, at: str | None) -> datetime | None:
-    if delay is not None and at is not None:
-        raise UsageError("Give either --delay or --at, not both.")
-    if delay is not None:
-        return after(delay, "--delay")
-    return None if at is None else future(at, "--at")
 
 
 def _check_json(text: str, what: str) -> str:

@@ -65,11 +65,10 @@ begin
                 case v_function.proname when 'stream_names' then 'f.f' else 'f.stream' end);
         elsif v_function.proname = 'capture_info' then
             v_check := 'headrace_internal.require_grant(''observe'', coalesce((select o.stream_id from headrace_internal.sources as o where o.id = $1), 0))';
-        elsif v_function.proname in ('publish_message', 'publish_messages') then
-            -- Ids of webhooks, see model/names: they are for the server that receives them.
-            v_check := v_check || format('; if %s then perform headrace_internal.require_grant_by_name(''admin'', $1); end if',
-                case v_function.proname when 'publish_message' then '$5 like ''headrace:%'''
-                                        else '$5 is not null and exists (select from unnest($5) as id where id like ''headrace:%'')' end);
+        elsif v_function.proname = 'publish_with_options' then
+            -- Ids of webhooks, see model/payloads: they are for the server that receives them.
+            v_check := v_check || '; if exists (select from headrace_internal.publish_options($5, 1) as o where o.message_id like ''headrace:%'') then
+                perform headrace_internal.require_grant_by_name(''admin'', $1); end if';
         elsif v_function.proname = 'republish' then
             v_check := v_check || '; perform headrace_internal.require_grant_by_name(''publish'', $2)';
         elsif v_function.proname = 'poll_schedules' then

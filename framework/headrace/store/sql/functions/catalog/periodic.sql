@@ -62,36 +62,38 @@ end $$;
 
 -- Publish the messages of a schedule and move it on, if it is still in the state that the process has seen. Otherwise
 -- another process was first, or it was paused, changed or removed. Then null is returned, and nothing was done.
--- p_next_at, p_requested_at: as headrace_internal.poll_schedules returned them. p_then: the next due time.
+-- p_run: name and digest of the schedule, next_at and requested_at as headrace_internal.poll_schedules returned them,
+-- due_at of the messages, and next_due.
 -- A schedule with a unique key publishes nothing while a message of it is pending, see unique.sql. It is moved on.
 -- Granted: publish
 create or replace function headrace_internal.run_schedule(
-    p_name text, p_stream text, p_digest text, p_next_at timestamptz, p_requested_at timestamptz,
-    p_keys text[], p_data json[], p_headers json[], p_due_at timestamptz, p_then timestamptz, p_now timestamptz default clock_timestamp()
+    p_stream text, p_run json, p_keys text[], p_data json[], p_headers json[], p_now timestamptz default clock_timestamp()
 ) returns bigint
 language plpgsql as $$
 declare
+    v_run         record;
     v_id          int;
     v_unique_key  text;
     v_count       bigint := cardinality(p_keys);
 begin
+    select * into v_run from json_to_record(p_run) as r(
+        name text, digest text, next_at timestamptz, requested_at timestamptz, due_at timestamptz, next_due timestamptz);
     select s.id, s.settings ->> 'unique_key' into v_id, v_unique_key
         from headrace_internal.schedules as s join headrace_internal.streams as t on t.id = s.stream_id
-        where s.name = p_name and t.name = p_stream and s.digest = p_digest and s.paused_at is null
-          and s.next_at is not distinct from p_next_at and s.requested_at is not distinct from p_requested_at
+        where s.name = v_run.name and t.name = p_stream and s.digest = v_run.digest and s.paused_at is null
+          and s.next_at is not distinct from v_run.next_at and s.requested_at is not distinct from v_run.requested_at
         for update of s skip locked;
     if not found then
         return null;
     end if;
     if v_count > 0 and v_unique_key is not null then
-        v_count := headrace_internal.publish_unique_messages(
-            p_stream, p_keys, p_data, array_fill(v_unique_key, array[cardinality(p_keys)]), p_headers, null, 'pending');
+        v_count := (headrace_internal.publish_with_options(p_stream, p_keys, p_data, p_headers, json_build_object('unique_key', v_unique_key))).published;
     elsif v_count > 0 then
         perform headrace_internal.publish_messages(p_stream, p_keys, p_data, p_headers);
     end if;
     update headrace_internal.schedules
-        set next_at = p_then, requested_at = null, messages = messages + v_count,
-            last_due_at = case when v_count > 0 then p_due_at else last_due_at end,
+        set next_at = v_run.next_due, requested_at = null, messages = messages + v_count,
+            last_due_at = case when v_count > 0 then v_run.due_at else last_due_at end,
             last_run_at = case when v_count > 0 then p_now else last_run_at end
         where id = v_id;
     return v_count;

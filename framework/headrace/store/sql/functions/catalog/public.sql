@@ -2,7 +2,39 @@
 -- so do roles that were given rights there by hand. Other roles call headrace_granted, see grants.sql. These functions
 -- name no type of headrace_internal, which such a role could not look up.
 
--- Publish many messages, see publish.sql.
+-- Whether the caller may call headrace_granted only. False for a role that was given rights on headrace_internal by hand.
+-- Each function below asks for the owner's rights first, so that the owner saves this call. p_command: the rest of the
+-- command that gives the grant.
+create or replace function headrace.needs_grant(p_command text) returns boolean
+language plpgsql stable as $$
+begin
+    if not has_schema_privilege('headrace_internal', 'usage') then
+        if has_schema_privilege('headrace_granted', 'usage') then
+            return true;
+        end if;
+        raise exception using errcode = 'insufficient_privilege', message = format(
+            'The role %I has no grant. A member of the owner can give it one: headrace grant ' || p_command, current_user, current_user);
+    end if;
+    return exists (
+        select from pg_proc as p join pg_namespace as n on n.oid = p.pronamespace
+        where n.nspname = 'headrace_granted' and p.proname = 'lease'
+          and has_function_privilege(p.oid, 'execute'));
+end $$;
+
+-- Publish messages with options, one or many, see publish.sql.
+create or replace function headrace.publish_with_options(
+    p_stream text, p_keys text[], p_data json[], p_headers json[], p_options json, out published bigint, out seq bigint
+) returns record
+language plpgsql as $$
+begin
+    if pg_catalog.has_schema_privilege('headrace_internal', 'create') or not headrace.needs_grant('publish %I --stream NAME') then
+        select o.published, o.seq into published, seq from headrace_internal.publish_with_options(p_stream, p_keys, p_data, p_headers, p_options) as o;
+    else
+        select o.published, o.seq into published, seq from headrace_granted.publish_with_options(p_stream, p_keys, p_data, p_headers, p_options) as o;
+    end if;
+end $$;
+
+-- Publish many messages.
 create or replace function headrace.publish_many(
     p_stream       text,
     p_keys         text[],
@@ -13,23 +45,17 @@ create or replace function headrace.publish_many(
 ) returns bigint
 language plpgsql as $$
 begin
-    if pg_catalog.has_schema_privilege('headrace_internal', 'create') then
-        return headrace_internal.publish_messages(p_stream, p_keys, p_data, p_headers, p_message_ids, p_deliver_at);
-    elsif pg_catalog.has_schema_privilege('headrace_granted', 'usage') and not pg_catalog.has_schema_privilege('headrace_internal', 'usage') then
-        return headrace_granted.publish_messages(p_stream, p_keys, p_data, p_headers, p_message_ids, p_deliver_at);
-    elsif not pg_catalog.has_schema_privilege('headrace_internal', 'usage') then
-        raise exception using errcode = 'insufficient_privilege', message = format(
-            'The role %I has no grant. A member of the owner can give it one: headrace grant publish %I --stream NAME', current_user, current_user);
-    elsif exists (
-        select from pg_catalog.pg_proc as p join pg_catalog.pg_namespace as n on n.oid = p.pronamespace
-        where n.nspname = 'headrace_granted' and p.proname = 'lease' and pg_catalog.has_function_privilege(p.oid, 'execute'))
-    then
-        return headrace_granted.publish_messages(p_stream, p_keys, p_data, p_headers, p_message_ids, p_deliver_at);
+    if p_message_ids is not null or p_deliver_at is not null then
+        return (headrace.publish_with_options(
+            p_stream, p_keys, p_data, p_headers,
+            (select json_agg(json_build_object('message_id', o.id, 'deliver_at', o.due)) from unnest(p_message_ids, p_deliver_at) as o(id, due)))).published;
+    elsif pg_catalog.has_schema_privilege('headrace_internal', 'create') or not headrace.needs_grant('publish %I --stream NAME') then
+        return headrace_internal.publish_messages(p_stream, p_keys, p_data, p_headers);
     end if;
-    return headrace_internal.publish_messages(p_stream, p_keys, p_data, p_headers, p_message_ids, p_deliver_at);     -- rights that were given by hand
+    return headrace_granted.publish_messages(p_stream, p_keys, p_data, p_headers);
 end $$;
 
--- Publish one message, see publish.sql.
+-- Publish one message.
 create or replace function headrace.publish(
     p_stream      text,
     p_key         text,
@@ -40,20 +66,14 @@ create or replace function headrace.publish(
 ) returns bigint
 language plpgsql as $$
 begin
-    if pg_catalog.has_schema_privilege('headrace_internal', 'create') then
-        return headrace_internal.publish_message(p_stream, p_key, p_data, p_headers, p_message_id, p_deliver_at);
-    elsif pg_catalog.has_schema_privilege('headrace_granted', 'usage') and not pg_catalog.has_schema_privilege('headrace_internal', 'usage') then
-        return headrace_granted.publish_message(p_stream, p_key, p_data, p_headers, p_message_id, p_deliver_at);
-    elsif not pg_catalog.has_schema_privilege('headrace_internal', 'usage') then
-        raise exception using errcode = 'insufficient_privilege', message = format(
-            'The role %I has no grant. A member of the owner can give it one: headrace grant publish %I --stream NAME', current_user, current_user);
-    elsif exists (
-        select from pg_catalog.pg_proc as p join pg_catalog.pg_namespace as n on n.oid = p.pronamespace
-        where n.nspname = 'headrace_granted' and p.proname = 'lease' and pg_catalog.has_function_privilege(p.oid, 'execute'))
-    then
-        return headrace_granted.publish_message(p_stream, p_key, p_data, p_headers, p_message_id, p_deliver_at);
+    if p_message_id is not null or p_deliver_at is not null then
+        return (headrace.publish_with_options(
+            p_stream, array[p_key], array[p_data], array[p_headers],
+            json_build_object('message_id', p_message_id, 'deliver_at', p_deliver_at))).seq;
+    elsif pg_catalog.has_schema_privilege('headrace_internal', 'create') or not headrace.needs_grant('publish %I --stream NAME') then
+        return headrace_internal.publish_message(p_stream, p_key, p_data, p_headers);
     end if;
-    return headrace_internal.publish_message(p_stream, p_key, p_data, p_headers, p_message_id, p_deliver_at);     -- rights that were given by hand
+    return headrace_granted.publish_message(p_stream, p_key, p_data, p_headers);
 end $$;
 
 -- Publish one message unless one with its unique key is pending, see unique.sql.
@@ -68,20 +88,9 @@ create or replace function headrace.publish_unique(
 ) returns bigint
 language plpgsql as $$
 begin
-    if pg_catalog.has_schema_privilege('headrace_internal', 'create') then
-        return headrace_internal.publish_unique_message(p_stream, p_key, p_data, p_unique_key, p_headers, p_deliver_at, p_unique_while);
-    elsif pg_catalog.has_schema_privilege('headrace_granted', 'usage') and not pg_catalog.has_schema_privilege('headrace_internal', 'usage') then
-        return headrace_granted.publish_unique_message(p_stream, p_key, p_data, p_unique_key, p_headers, p_deliver_at, p_unique_while);
-    elsif not pg_catalog.has_schema_privilege('headrace_internal', 'usage') then
-        raise exception using errcode = 'insufficient_privilege', message = format(
-            'The role %I has no grant. A member of the owner can give it one: headrace grant publish %I --stream NAME', current_user, current_user);
-    elsif exists (
-        select from pg_catalog.pg_proc as p join pg_catalog.pg_namespace as n on n.oid = p.pronamespace
-        where n.nspname = 'headrace_granted' and p.proname = 'lease' and pg_catalog.has_function_privilege(p.oid, 'execute'))
-    then
-        return headrace_granted.publish_unique_message(p_stream, p_key, p_data, p_unique_key, p_headers, p_deliver_at, p_unique_while);
-    end if;
-    return headrace_internal.publish_unique_message(p_stream, p_key, p_data, p_unique_key, p_headers, p_deliver_at, p_unique_while);     -- rights that were given by hand
+    return (headrace.publish_with_options(
+        p_stream, array[p_key], array[p_data], array[p_headers],
+        json_build_object('unique_key', p_unique_key, 'deliver_at', p_deliver_at, 'unique_while', p_unique_while))).seq;
 end $$;
 
 -- Publish many messages unless messages with their unique keys are pending, see unique.sql.
@@ -96,20 +105,10 @@ create or replace function headrace.publish_unique_many(
 ) returns bigint
 language plpgsql as $$
 begin
-    if pg_catalog.has_schema_privilege('headrace_internal', 'create') then
-        return headrace_internal.publish_unique_messages(p_stream, p_keys, p_data, p_unique_keys, p_headers, p_deliver_at, p_unique_while);
-    elsif pg_catalog.has_schema_privilege('headrace_granted', 'usage') and not pg_catalog.has_schema_privilege('headrace_internal', 'usage') then
-        return headrace_granted.publish_unique_messages(p_stream, p_keys, p_data, p_unique_keys, p_headers, p_deliver_at, p_unique_while);
-    elsif not pg_catalog.has_schema_privilege('headrace_internal', 'usage') then
-        raise exception using errcode = 'insufficient_privilege', message = format(
-            'The role %I has no grant. A member of the owner can give it one: headrace grant publish %I --stream NAME', current_user, current_user);
-    elsif exists (
-        select from pg_catalog.pg_proc as p join pg_catalog.pg_namespace as n on n.oid = p.pronamespace
-        where n.nspname = 'headrace_granted' and p.proname = 'lease' and pg_catalog.has_function_privilege(p.oid, 'execute'))
-    then
-        return headrace_granted.publish_unique_messages(p_stream, p_keys, p_data, p_unique_keys, p_headers, p_deliver_at, p_unique_while);
-    end if;
-    return headrace_internal.publish_unique_messages(p_stream, p_keys, p_data, p_unique_keys, p_headers, p_deliver_at, p_unique_while);     -- rights that were given by hand
+    return (headrace.publish_with_options(
+        p_stream, p_keys, p_data, p_headers,
+        (select json_agg(json_build_object('unique_key', o.unique_key, 'deliver_at', o.due, 'unique_while', p_unique_while))
+         from unnest(p_unique_keys, p_deliver_at) as o(unique_key, due)))).published;
 end $$;
 
 -- Ack messages in the transaction of the caller, see transactions.sql.
@@ -118,38 +117,18 @@ create or replace function headrace.ack(
 ) returns xid8
 language plpgsql as $$
 begin
-    if pg_catalog.has_schema_privilege('headrace_internal', 'create') then
+    if pg_catalog.has_schema_privilege('headrace_internal', 'create') or not headrace.needs_grant('consume %I --stream NAME') then
         return headrace_internal.ack_messages(p_consumer, p_leases, p_seqs, p_now, p_timeline);
-    elsif pg_catalog.has_schema_privilege('headrace_granted', 'usage') and not pg_catalog.has_schema_privilege('headrace_internal', 'usage') then
-        return headrace_granted.ack_messages(p_consumer, p_leases, p_seqs, p_now, p_timeline);
-    elsif not pg_catalog.has_schema_privilege('headrace_internal', 'usage') then
-        raise exception using errcode = 'insufficient_privilege', message = format(
-            'The role %I has no grant. A member of the owner can give it one: headrace grant consume %I --stream NAME', current_user, current_user);
-    elsif exists (
-        select from pg_catalog.pg_proc as p join pg_catalog.pg_namespace as n on n.oid = p.pronamespace
-        where n.nspname = 'headrace_granted' and p.proname = 'lease' and pg_catalog.has_function_privilege(p.oid, 'execute'))
-    then
-        return headrace_granted.ack_messages(p_consumer, p_leases, p_seqs, p_now, p_timeline);
     end if;
-    return headrace_internal.ack_messages(p_consumer, p_leases, p_seqs, p_now, p_timeline);     -- rights that were given by hand
+    return headrace_granted.ack_messages(p_consumer, p_leases, p_seqs, p_now, p_timeline);
 end $$;
 
 -- Create a stream, see streams.sql. Returns its id.
 create or replace function headrace.create_stream(p_name text, p_settings json default '{}') returns int
 language plpgsql as $$
 begin
-    if pg_catalog.has_schema_privilege('headrace_internal', 'create') then
+    if pg_catalog.has_schema_privilege('headrace_internal', 'create') or not headrace.needs_grant('admin %I') then
         return headrace_internal.stream_for(p_name, p_settings);
-    elsif pg_catalog.has_schema_privilege('headrace_granted', 'usage') and not pg_catalog.has_schema_privilege('headrace_internal', 'usage') then
-        return headrace_granted.stream_for(p_name, p_settings);
-    elsif not pg_catalog.has_schema_privilege('headrace_internal', 'usage') then
-        raise exception using errcode = 'insufficient_privilege', message = format(
-            'The role %I has no grant. A member of the owner can give it one: headrace grant admin %I', current_user, current_user);
-    elsif exists (
-        select from pg_catalog.pg_proc as p join pg_catalog.pg_namespace as n on n.oid = p.pronamespace
-        where n.nspname = 'headrace_granted' and p.proname = 'lease' and pg_catalog.has_function_privilege(p.oid, 'execute'))
-    then
-        return headrace_granted.stream_for(p_name, p_settings);
     end if;
-    return headrace_internal.stream_for(p_name, p_settings);     -- rights that were given by hand
+    return headrace_granted.stream_for(p_name, p_settings);
 end $$;

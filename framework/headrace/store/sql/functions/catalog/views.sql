@@ -77,8 +77,10 @@ comment on function headrace.publish is 'Publish a message in this transaction, 
 comment on function headrace.publish_many is 'Publish messages in this transaction, and return how many';
 comment on function headrace.publish_unique is 'Publish a message in this transaction unless one with its unique key is pending, and return the seq of that one or of the new one';
 comment on function headrace.publish_unique_many is 'Publish messages in this transaction unless messages with their unique keys are pending, and return how many';
+comment on function headrace.publish_with_options is 'Publish messages in this transaction, with options as JSON: an object for all messages, or an array with one for each';
 comment on function headrace.ack is 'Ack messages in this transaction. It raises if their lease has ended';
 comment on function headrace.create_stream is 'Create a stream unless it exists';
+comment on function headrace.needs_grant is 'Whether the caller has its rights by a grant alone. It raises for a role without any';
 comment on function headrace.sequences_behind is 'Sequences that would give out numbers a second time, as after a restore of the data alone';
 comment on function headrace.mend_sequence is 'Mend the sequence of a stream whose cache, cycle or increment was changed';
 comment on function headrace.mend_sequences is 'Move all sequences that are behind above the numbers in use';

@@ -32,8 +32,10 @@ begin
                array_agg(headers order by deliver_at, id) as headers, array_agg(unique_key order by deliver_at, id) as unique_keys
             into v_due from due;
         if v_due.count > 0 then     -- they were checked when they were scheduled
-            perform headrace_internal.publish_as_unique(
-                headrace_internal.stream_to_publish_to(v_stream.name), v_due.keys, v_due.data, v_due.headers, v_due.unique_keys);
+            perform headrace_internal.begin_publish(v_stream.name, null);
+            -- Before the stream's row, as in headrace_internal.publish_with_options.
+            execute format('lock table only %s in row exclusive mode', v_stream.relation);
+            perform headrace_internal.append_recorded(v_stream, v_due.keys, v_due.data, v_due.headers, null, v_due.unique_keys);
             perform headrace_internal.notify_stream(p_stream);
         end if;
         moved := v_due.count;

@@ -6,16 +6,11 @@
 -- table (the parent of the segments), and it keeps the lock until it ends. The gap-aware cursor relies on both, see
 -- holes.sql.
 
--- An INSERT is planned anew each time that it is executed as a text, which costs as much as forty of its rows. A
--- function has its plans at hand. So each stream has functions of its own that publish: NAME.publish for many messages, and
--- NAME.publish_one for one. Processes of the owner call them directly, see store/database/direct_statements.py. All others
--- call headrace.publish, which calls them by a text. A stream without them, as after a restore of its table alone, is
--- published to by headrace_internal.publish_messages itself.
+-- README.md says which of the functions runs when. Those of a stream: an INSERT is planned anew each time that it is
+-- executed as a text, which costs as much as forty of its rows. A function has its plans at hand.
 --
--- Messages that the process has checked are published by NAME.publish_checked, or by NAME.publish_joined, whose texts are
--- joined by the character U+0001, which is in no key and no JSON. A search of 10 kB for a NUL takes 7 µs, a sixth of what it
--- takes to store them, and a driver takes longer to send 100 texts than one. Only a member of the owner can be believed, see
--- checks.sql.
+-- NAME.publish_checked takes messages that the process has checked. A search of 10 kB for a NUL takes 7 µs, a sixth of what
+-- it takes to store them. Only a member of the owner can be believed, see checks.sql.
 --
 -- They find the stream by its name and lock nothing, so they are right whatever becomes of it. Their plans take 70 kB each of
 -- each connection for each stream that it publishes to, beside 60 kB that the tables take there. So what they have in
@@ -30,7 +25,7 @@ declare
 begin
     for v_appender in
         select format('headrace_streams.%I', p_stream.name || a.suffix) as name, a.arguments,
-               format(a.body, p_stream.name, p_stream.relation, p_stream.name || '.publish', p_stream.name || '.publish_checked') as body
+               format(a.body, p_stream.name, p_stream.relation, p_stream.name || '.publish') as body
         from (values
             (false, '.publish', 'p_keys text[], p_data json[], p_headers json[]', $body$
 declare
@@ -95,13 +90,8 @@ begin
         select seq into v_seq from %2$s where key = p_key;
     end if;
     return headrace_internal.end_publish(v_stream, false, v_seq);
-end $body$),
-            (null, '.publish_joined', 'p_keys text, p_data text, p_headers text', $body$
-begin
-    return headrace_streams.%4$I(string_to_array(p_keys, E'\u0001'), string_to_array(p_data, E'\u0001')::json[],
-                                 string_to_array(p_headers, E'\u0001', '')::json[]);
 end $body$)) as a(one_message_per_key, suffix, arguments, body)
-        where coalesce(a.one_message_per_key = p_stream.one_message_per_key, true)
+        where a.one_message_per_key = p_stream.one_message_per_key
     loop
         if (select prosrc from pg_proc where oid = to_regproc(v_appender.name)) is distinct from v_appender.body then
             execute format('create or replace function %s(%s) returns bigint language plpgsql set search_path = pg_catalog, pg_temp as %L',
@@ -116,7 +106,6 @@ language plpgsql as $$
 begin
     execute format('drop function if exists headrace_streams.%I(text[], json[], json[])', p_stream.name || '.publish');
     execute format('drop function if exists headrace_streams.%I(text[], json[], json[])', p_stream.name || '.publish_checked');
-    execute format('drop function if exists headrace_streams.%I(text, text, text)', p_stream.name || '.publish_joined');
     execute format('drop function if exists headrace_streams.%I(text, json, json)', p_stream.name || '.publish_one');
 end $$;
 
@@ -179,82 +168,34 @@ begin
     return p_result;
 end $$;
 
--- Publish or schedule many messages. The arrays run in parallel.
--- p_message_ids: ids for deduplication, see headrace_internal.publish_or_schedule. p_deliver_at: when to publish a message, if
--- that is later.
--- Returns the number of messages that were published or scheduled.
+-- Publish many messages, all of them now. Returns the number of messages that were published.
 -- Granted: publish
-create or replace function headrace_internal.publish_messages(
-    p_stream text, p_keys text[], p_data json[], p_headers json[] default null, p_message_ids text[] default null,
-    p_deliver_at timestamptz[] default null
-) returns bigint
+create or replace function headrace_internal.publish_messages(p_stream text, p_keys text[], p_data json[], p_headers json[] default null) returns bigint
 language plpgsql as $$
 declare
-    v_appender  text;
-    v_id        int;
-    v_stream    headrace_internal.streams;
+    v_appender  text := headrace_internal.appender(p_stream, '.publish');
     v_count     bigint;
 begin
-    if p_message_ids is null and p_deliver_at is null then
-        v_appender := headrace_internal.appender(p_stream, '.publish');
-        if v_appender is not null then
-            execute 'select ' || v_appender || '($1, $2, $3)' into v_count using p_keys, p_data, p_headers;
-            return v_count;
-        end if;
+    if v_appender is null then
+        return (headrace_internal.publish_with_options(p_stream, p_keys, p_data, p_headers, null)).published;
     end if;
-    v_id := headrace_internal.begin_publish(p_stream, p_headers);
-    v_stream := headrace_internal.require_stream(p_stream);
-    if p_message_ids is not null or p_deliver_at is not null then
-        select c.count into v_count from headrace_internal.publish_or_schedule(
-            v_stream, p_keys, p_data, p_headers, p_message_ids, p_deliver_at) as c;
-    elsif v_stream.one_message_per_key then
-        v_count := cardinality(headrace_internal.upsert_messages(v_stream, p_keys, p_data, p_headers));
-    else
-        execute format('insert into %s (key, data, headers) select * from unnest($1, $2, $3)', v_stream.relation)
-            using p_keys, p_data, p_headers;
-        get diagnostics v_count = row_count;
-    end if;
-    return headrace_internal.end_publish(v_id, false, v_count);
+    execute 'select ' || v_appender || '($1, $2, $3)' into v_count using p_keys, p_data, p_headers;
+    return v_count;
 end $$;
 
--- Publish one message. Returns its seq. If the message id was published before, returns the seq of that message.
--- Returns null if the message is scheduled for later.
+-- Publish one message now. Returns its seq, or that of the message that `dedupe` found unchanged.
 -- Granted: publish
-create or replace function headrace_internal.publish_message(
-    p_stream text, p_key text, p_data json, p_headers json, p_message_id text, p_deliver_at timestamptz
-) returns bigint
+create or replace function headrace_internal.publish_message(p_stream text, p_key text, p_data json, p_headers json default null) returns bigint
 language plpgsql as $$
 declare
-    v_appender  text;
-    v_id        int;
-    v_stream    headrace_internal.streams;
+    v_appender  text := headrace_internal.appender(p_stream, '.publish_one');
     v_seq       bigint;
 begin
-    if p_message_id is null and p_deliver_at is null then
-        v_appender := headrace_internal.appender(p_stream, '.publish_one');
-        if v_appender is not null then
-            execute 'select ' || v_appender || '($1, $2, $3)' into v_seq using p_key, p_data, p_headers;
-            return v_seq;
-        end if;
+    if v_appender is null then
+        return (headrace_internal.publish_with_options(p_stream, array[p_key], array[p_data], array[p_headers], null)).seq;
     end if;
-    v_id := headrace_internal.begin_publish(p_stream, array[p_headers]);
-    v_stream := headrace_internal.require_stream(p_stream);
-    if p_message_id is not null or p_deliver_at is not null then
-        select c.seqs[1] into v_seq from headrace_internal.publish_or_schedule(
-            v_stream, array[p_key], array[p_data], array[p_headers], array[p_message_id], array[p_deliver_at]) as c;
-        if v_seq is null then
-            select seq into v_seq from headrace_internal.message_ids where stream_id = v_id and message_id = p_message_id;
-        end if;
-    elsif v_stream.one_message_per_key then
-        v_seq := (headrace_internal.upsert_messages(v_stream, array[p_key], array[p_data], array[p_headers]))[1];
-        if v_seq is null then       -- unchanged
-            execute format('select seq from %s where key = $1', v_stream.relation) into v_seq using p_key;
-        end if;
-    else
-        execute format('insert into %s (key, data, headers) values ($1, $2, $3) returning seq', v_stream.relation)
-            into v_seq using p_key, p_data, p_headers;
-    end if;
-    return headrace_internal.end_publish(v_id, false, v_seq);
+    execute 'select ' || v_appender || '($1, $2, $3)' into v_seq using p_key, p_data, p_headers;
+    return v_seq;
 end $$;
 
 create or replace function headrace_internal.require_stream_with_room(p_name text) returns headrace_internal.streams
@@ -271,89 +212,167 @@ begin
     return v_stream;
 end $$;
 
--- Publish messages with ids, and schedule messages for later. An id that was published within the stream's
--- dedupe_window is not published again. If an id occurs twice in a call, the first message is published. `seqs`: the
--- seqs of the messages that were published now, in their order.
-create or replace function headrace_internal.publish_or_schedule(
-    p_stream headrace_internal.streams, p_keys text[], p_data json[], p_headers json[], p_message_ids text[], p_deliver_at timestamptz[],
-    out count bigint, out seqs bigint[]
+-- The options of p_count messages as rows, in their order. This is their only reading.
+-- p_options: an object for all messages, or an array with an object for each. It is inlined where it is called.
+create or replace function headrace_internal.publish_options(p_options json, p_count int)
+returns table (message_id text, deliver_at timestamptz, unique_key text, unique_while text)
+language sql stable as $$
+    select o.message_id, o.deliver_at, o.unique_key, o.unique_while
+    from json_to_recordset(case json_typeof(p_options) when 'object' then json_build_array(p_options) else p_options end)
+             as o(message_id text, deliver_at timestamptz, unique_key text, unique_while text)
+    cross join generate_series(1, case json_typeof(p_options) when 'object' then p_count else 1 end)
+$$;
+
+-- Publish or schedule messages with options, one or many. The arrays run in parallel.
+-- p_options: see headrace_internal.publish_options. Null for none.
+--   message_id    a message whose id was published within the stream's dedupe_window is not published again. If an id
+--                 occurs twice in a call, the first message is published.
+--   unique_key    a message is not published while the last one with its unique key is pending, see unique.sql. Of several
+--                 in a call, the first one is published. Not together with a message_id.
+--   unique_while  `pending`, or `waiting` to ignore messages in flight. The same for all.
+--   deliver_at    when to publish the message, if that is later.
+-- published: how many messages were published or scheduled. seq: of a single message, its seq, or that of the message with
+-- its id or unique key. Null if it is scheduled.
+-- Granted: publish
+create or replace function headrace_internal.publish_with_options(
+    p_stream text, p_keys text[], p_data json[], p_headers json[], p_options json, out published bigint, out seq bigint
 )
 language plpgsql set plan_cache_mode = force_generic_plan as $$
+#variable_conflict use_column
 declare
-    v_now    timestamptz;
-    v_fresh  text[] := '{}';
-    v_due    record;
+    v_id      int := headrace_internal.begin_publish(p_stream, p_headers);
+    v_stream  headrace_internal.streams := headrace_internal.require_stream(p_stream);
+    v_given   record;
+    v_now     timestamptz;
+    v_fresh   text[];
+    v_taken   text[];
+    v_due     record;
+    v_seqs    bigint[];
 begin
-    if p_message_ids is not null then
-        -- Lock the stream's table before its row, which the ids refer to. A deletion of the stream locks them in this
-        -- order, too.
-        execute format('lock table only %s in row exclusive mode', p_stream.relation);
+    select array_agg(o.message_id) as ids, array_agg(o.deliver_at) as due, array_agg(o.unique_key) as unique_keys,
+           count(o.message_id) > 0 as has_ids, count(o.deliver_at) > 0 as has_due, count(o.unique_key) > 0 as has_unique_keys,
+           count(o.message_id || o.unique_key) > 0 as has_both,
+           array_agg(distinct coalesce(o.unique_while, 'pending')) filter (where o.unique_key is not null) as unique_while
+        into v_given from headrace_internal.publish_options(p_options, cardinality(p_keys)) as o;
+    if v_given.has_both then
+        raise exception using errcode = 'HR004', column = 'unique_key', message = 'A message can''t have both a unique key and a message id: give one of the two.';
+    elsif cardinality(v_given.unique_while) > 1 then
+        raise exception using errcode = 'HR004', message =
+            'The messages of a call must have the same unique_while: give those with another one in a second call.';
+    elsif not v_given.unique_while[1] in ('pending', 'waiting') then
+        raise exception using errcode = 'HR004', column = 'unique_while', message = format(
+            'unique_while can''t be %L: take "pending", or "waiting" to publish while a message of the unique key is in flight.', v_given.unique_while[1]);
+    end if;
+    if v_given.has_ids or v_given.has_unique_keys then
+        -- Lock the stream's table before its row, which ids and unique keys refer to. A deletion of the stream locks them
+        -- in this order, too.
+        execute format('lock table only %s in row exclusive mode', v_stream.relation);
+    end if;
+    if v_given.has_ids then
         lock table headrace_internal.message_ids in row exclusive mode;
     end if;
-    if p_deliver_at is not null then
+    if v_given.has_due then
         lock table headrace_internal.scheduled in row exclusive mode;
     end if;
     v_now := clock_timestamp();     -- after the locks: see headrace_internal.open_inserts
-    if p_message_ids is not null then
+    if v_given.has_ids then
         -- Insert the ids in their order, so that two publishers of the same ids don't deadlock.
         with fresh as (
             insert into headrace_internal.message_ids as m (stream_id, message_id, published_at)
-                select p_stream.id, given.id, v_now + headrace_internal.replayable_time(given.id, p_stream.dedupe_window)
-                from (select distinct unnest(p_message_ids)) as given(id)
+                select v_id, given.id, v_now + headrace_internal.replayable_time(given.id, v_stream.dedupe_window)
+                from (select distinct unnest(v_given.ids)) as given(id)
                 where given.id is not null order by given.id
                 on conflict (stream_id, message_id) do update set published_at = excluded.published_at, seq = null
-                    where m.published_at < v_now - p_stream.dedupe_window
+                    where m.published_at < v_now - v_stream.dedupe_window
                 returning message_id
         )
-        select coalesce(array_agg(message_id), '{}') into v_fresh from fresh;
+        select array_agg(message_id) into v_fresh from fresh;
     end if;
-    with given as (
-        select *, row_number() over (partition by id order by place) as times
-        from unnest(p_keys, p_data, p_headers, p_message_ids, p_deliver_at) with ordinality as g(key, data, headers, id, due, place)
-    ), chosen as (
-        select * from given where id is null or times = 1 and id = any (v_fresh)
-    ), later as (
-        insert into headrace_internal.scheduled (stream_id, deliver_at, key, data, headers)
-            select p_stream.id, due, key, data, headers from chosen where due > v_now order by place
-            returning id
-    )
-    select (select pg_catalog.count(*) from later) as later, array_agg(key order by place) as keys, array_agg(data order by place) as data,
-           array_agg(headers order by place) as headers, array_agg(id order by place) as ids
-        into v_due from chosen where due is null or due <= v_now;
-    count := v_due.later;
-    if v_due.keys is null then
-        return;
-    elsif p_stream.one_message_per_key then
-        seqs := headrace_internal.upsert_messages(p_stream, v_due.keys, v_due.data, v_due.headers);
-        execute format('insert into headrace_internal.message_ids (stream_id, message_id, published_at, seq)
-                            select $1, d.id, $4, m.seq from unnest($2, $3) as d(id, key) join %s as m using (key) where d.id is not null
-                            on conflict (stream_id, message_id) do update set seq = excluded.seq', p_stream.relation)
-            using p_stream.id, v_due.ids, v_due.keys, v_now;
+    if v_given.has_unique_keys then
+        v_taken := headrace_internal.take_unique_keys(v_stream, v_given.unique_keys, v_given.unique_while[1]);
+    end if;
+    if p_options is null then       -- as a role that may only insert into the stream's table
+        select 0::bigint as later, p_keys as keys, p_data as data, p_headers as headers, null::text[] as ids, null::text[] as unique_keys into v_due;
     else
-        seqs := headrace_internal.append_returning_seqs(p_stream, v_due.keys, v_due.data, v_due.headers);
-        -- All of these ids have rows already. An update with a join would read all ids whenever the planner believes
-        -- that the table is empty.
-        insert into headrace_internal.message_ids (stream_id, message_id, published_at, seq)
-            select p_stream.id, d.id, v_now, d.seq from unnest(v_due.ids, seqs) as d(id, seq) where d.id is not null
-            on conflict (stream_id, message_id) do update set seq = excluded.seq;
+        with given as (
+            select *, row_number() over (partition by id, unique_key order by place) as times
+            from unnest(p_keys, p_data, p_headers, v_given.ids, v_given.due, v_given.unique_keys) with ordinality
+                     as g(key, data, headers, id, due, unique_key, place)
+        ), chosen as materialized (
+            select * from given
+            where id is null and unique_key is null
+               or times = 1 and (id in (select unnest(v_fresh)) or unique_key in (select unnest(v_taken)))
+        ), later as (
+            insert into headrace_internal.scheduled (stream_id, deliver_at, key, data, headers, unique_key)
+                select v_id, due, key, data, headers, unique_key from chosen where due > v_now order by place
+                returning deliver_at, id, unique_key
+        )
+        select (select count(*) from later) as later, (select array_agg(unique_key) from later) as later_keys,
+               (select array_agg(deliver_at) from later) as later_at, (select array_agg(id) from later) as later_ids,
+               array_agg(key order by place) as keys, array_agg(data order by place) as data, array_agg(headers order by place) as headers,
+               array_agg(id order by place) as ids, array_agg(unique_key order by place) as unique_keys
+            into v_due from chosen where due is null or due <= v_now;
     end if;
-    count := count + cardinality(seqs);
+    published := v_due.later;
+    if v_given.has_unique_keys and v_due.later > 0 then
+        perform headrace_internal.record_unique_keys(v_id, v_due.later_keys, null, v_due.later_at, v_due.later_ids);
+    end if;
+    if v_due.keys is not null then
+        v_seqs := headrace_internal.append_recorded(
+            v_stream, v_due.keys, v_due.data, v_due.headers, case when v_given.has_ids then v_due.ids end,
+            case when v_given.has_unique_keys then v_due.unique_keys end);
+        published := published + coalesce(cardinality(v_seqs), 0);
+    end if;
+    if cardinality(p_keys) = 1 then
+        seq := v_seqs[1];
+        if published > 0 then
+            null;
+        elsif v_given.has_ids then
+            select m.seq into seq from headrace_internal.message_ids as m where m.stream_id = v_id and m.message_id = v_given.ids[1];
+        elsif v_given.has_unique_keys then
+            select last.seq into seq from headrace_internal.last_unique(v_id, v_given.unique_keys) as last;
+        else    -- unchanged
+            execute format('select seq from %s where key = $1', v_stream.relation) into seq using p_keys[1];
+        end if;
+    end if;
+    perform headrace_internal.end_publish(v_id, false, published);
 end $$;
 
--- Append messages, and return their seqs in their order.
-create or replace function headrace_internal.append_returning_seqs(
-    p_stream headrace_internal.streams, p_keys text[], p_data json[], p_headers json[]
+-- Publish messages, and record their seqs with those of their ids and unique keys that they have, which are theirs. Returns
+-- the seqs of those that were published, in their order.
+create or replace function headrace_internal.append_recorded(
+    p_stream headrace_internal.streams, p_keys text[], p_data json[], p_headers json[], p_message_ids text[], p_unique_keys text[]
 ) returns bigint[]
 language plpgsql as $$
 declare
-    v_seqs  bigint[];
+    v_published  bigint[];
+    v_seqs       bigint[];      -- with those of messages that `dedupe` found unchanged
 begin
-    perform headrace_internal.check_together(p_keys, p_data, p_headers);
-    execute format('with published as (insert into %s (key, data, headers) select * from unnest($1, $2, $3) returning seq)
-                    select array_agg(seq order by seq) from published', p_stream.relation)
-        into v_seqs using p_keys, p_data, p_headers;
-    perform headrace_internal.end_checked();
-    return v_seqs;
+    if p_stream.one_message_per_key then
+        v_published := headrace_internal.upsert_messages(p_stream, p_keys, p_data, p_headers);
+        if p_message_ids is not null or p_unique_keys is not null then
+            execute format('select array_agg(m.seq order by d.place) from unnest($1) with ordinality as d(key, place) join %s as m using (key)',
+                           p_stream.relation) into v_seqs using p_keys;
+        end if;
+    else
+        perform headrace_internal.check_together(p_keys, p_data, p_headers);
+        execute format('with published as (insert into %s (key, data, headers) select * from unnest($1, $2, $3) returning seq)
+                        select array_agg(seq order by seq) from published', p_stream.relation)
+            into v_published using p_keys, p_data, p_headers;
+        perform headrace_internal.end_checked();
+        v_seqs := v_published;
+    end if;
+    if p_message_ids is not null then
+        -- All of these ids have rows already. An update with a join would read all ids whenever the planner believes
+        -- that the table is empty.
+        insert into headrace_internal.message_ids (stream_id, message_id, published_at, seq)
+            select p_stream.id, d.id, clock_timestamp(), d.seq from unnest(p_message_ids, v_seqs) as d(id, seq) where d.id is not null
+            on conflict (stream_id, message_id) do update set seq = excluded.seq;
+    end if;
+    if p_unique_keys is not null then
+        perform headrace_internal.record_unique_keys(p_stream.id, p_unique_keys, v_seqs, null, null);
+    end if;
+    return v_published;
 end $$;
 
 -- The time for which a message id is remembered longer than the stream's dedupe_window. Ids of webhooks whose

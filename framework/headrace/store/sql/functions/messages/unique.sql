@@ -110,7 +110,7 @@ end $$;
 -- Take those of these unique keys whose last message is not pending, and return them. All are looked at before any is
 -- taken, because a key whose message is pending needs no lock.
 create or replace function headrace_internal.take_unique_keys(p_stream headrace_internal.streams, p_unique_keys text[], p_unique_while text) returns text[]
-language plpgsql as $$
+language plpgsql set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set plan_cache_mode = force_generic_plan as $$
 declare
     v_seqs     bigint[];
     v_pending  bigint[];
@@ -133,121 +133,20 @@ begin
     return v_taken;
 end $$;
 
--- Return the stream to publish to, and give the transaction its xid and the lock that a publisher holds, see publish.sql.
-create or replace function headrace_internal.stream_to_publish_to(p_stream text) returns headrace_internal.streams
-language plpgsql as $$
-declare
-    v_stream  headrace_internal.streams := headrace_internal.require_stream_with_room(p_stream);
-begin
-    if v_stream.drawn > 0 and headrace_internal.seems_behind(v_stream.sequence, v_stream.drawn) then
-        perform headrace_internal.require_sequence_ahead(v_stream, v_stream.drawn);
-    end if;
-    perform pg_current_xact_id();
-    -- Lock the stream's table before its row, which unique keys refer to. A deletion of the stream locks them in this
-    -- order, too.
-    execute format('lock table only %s in row exclusive mode', v_stream.relation);
-    return v_stream;
-end $$;
-
--- Publish messages under unique keys that are theirs, or under none, and return how many were published.
-create or replace function headrace_internal.publish_as_unique(
-    p_stream headrace_internal.streams, p_keys text[], p_data json[], p_headers json[], p_unique_keys text[]
-) returns bigint
-language plpgsql as $$
-declare
-    v_count  bigint;
-    v_seqs   bigint[];
-begin
-    if p_stream.one_message_per_key then
-        v_count := cardinality(headrace_internal.upsert_messages(p_stream, p_keys, p_data, p_headers));
-        execute format('select array_agg(m.seq order by d.place) from unnest($1) with ordinality as d(key, place) join %s as m using (key)', p_stream.relation)
-            into v_seqs using p_keys;
-    else
-        v_seqs := headrace_internal.append_returning_seqs(p_stream, p_keys, p_data, p_headers);
-        v_count := cardinality(v_seqs);
-    end if;
-    -- All of these keys have rows already. An update with a join would read all rows whenever the planner believes that
-    -- the table is empty.
-    insert into headrace_internal.unique_keys (stream_id, unique_key, version, seq)
-        select p_stream.id, given.unique_key, last.version, given.seq
-        from unnest(p_unique_keys, v_seqs) as given(unique_key, seq)
-        cross join lateral headrace_internal.last_unique(p_stream.id, array[given.unique_key]) as last
-        on conflict (stream_id, unique_key, version) do update set seq = excluded.seq, deliver_at = null, scheduled_id = null;
-    return v_count;
-end $$;
-
--- Publish or schedule many messages, except those whose unique key's last message is pending. The arrays run in
--- parallel. A message without a unique key is published in any case. If a unique key occurs twice, the first message is
--- published.
--- p_unique_while: `pending`, or `waiting` to ignore messages in flight. p_deliver_at: when to publish a message, if that is
--- later. Returns the number of messages that were published or scheduled.
--- Granted: publish
-create or replace function headrace_internal.publish_unique_messages(
-    p_stream text, p_keys text[], p_data json[], p_unique_keys text[], p_headers json[], p_deliver_at timestamptz[], p_unique_while text
-) returns bigint
+-- Record the last messages of unique keys, which have a row each: their seqs, or where they are scheduled. Of messages
+-- without a unique key, nothing is recorded.
+create or replace function headrace_internal.record_unique_keys(
+    p_stream int, p_unique_keys text[], p_seqs bigint[], p_deliver_at timestamptz[], p_scheduled_ids bigint[]
+) returns void
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set plan_cache_mode = force_generic_plan as $$
-declare
-    v_stream  headrace_internal.streams;
-    v_now     timestamptz;
-    v_taken   text[];
-    v_due     record;
-    v_count   bigint := 0;
 begin
-    if p_unique_while is null or p_unique_while not in ('pending', 'waiting') then
-        raise exception using errcode = 'HR004', column = 'unique_while', message = format(
-            'unique_while can''t be %L: take "pending", or "waiting" to publish while a message of the unique key is in flight.', p_unique_while);
-    end if;
-    if headrace_internal.may_expire(p_headers) then
-        perform headrace_internal.check_expiry(p_headers);
-    end if;
-    v_stream := headrace_internal.stream_to_publish_to(p_stream);
-    if p_deliver_at is not null then
-        lock table headrace_internal.scheduled in row exclusive mode;
-    end if;
-    v_now := clock_timestamp();     -- after the lock: see headrace_internal.open_inserts
-    v_taken := headrace_internal.take_unique_keys(v_stream, p_unique_keys, p_unique_while);
-    with given as (
-        select *, row_number() over (partition by unique_key order by place) as times
-        from unnest(p_keys, p_data, p_headers, p_deliver_at, p_unique_keys) with ordinality as g(key, data, headers, due, unique_key, place)
-    ), chosen as materialized (
-        select * from given where unique_key is null or times = 1 and unique_key in (select unnest(v_taken))
-    ), later as (
-        insert into headrace_internal.scheduled (stream_id, deliver_at, key, data, headers, unique_key)
-            select v_stream.id, due, key, data, headers, unique_key from chosen where due > v_now order by place
-            returning deliver_at, id, unique_key
-    ), noted as (
-        insert into headrace_internal.unique_keys (stream_id, unique_key, version, deliver_at, scheduled_id)
-            select v_stream.id, later.unique_key, last.version, later.deliver_at, later.id
-            from later cross join lateral headrace_internal.last_unique(v_stream.id, array[later.unique_key]) as last
-            on conflict (stream_id, unique_key, version) do update set deliver_at = excluded.deliver_at, scheduled_id = excluded.scheduled_id
-    )
-    select (select count(*) from later) as later, array_agg(key order by place) as keys, array_agg(data order by place) as data,
-           array_agg(headers order by place) as headers, array_agg(unique_key order by place) as unique_keys
-        into v_due from chosen where due is null or due <= v_now;
-    if v_due.keys is not null then
-        v_count := headrace_internal.publish_as_unique(v_stream, v_due.keys, v_due.data, v_due.headers, v_due.unique_keys);
-    end if;
-    if v_count > 0 then
-        perform headrace_internal.notify_stream(v_stream.id);
-    end if;
-    return v_count + v_due.later;
-end $$;
-
--- Publish one message. Returns its seq, or else that of the pending message of its unique key. Returns null for one that
--- is scheduled.
--- Granted: publish
-create or replace function headrace_internal.publish_unique_message(
-    p_stream text, p_key text, p_data json, p_unique_key text, p_headers json, p_deliver_at timestamptz, p_unique_while text
-) returns bigint
-language plpgsql as $$
-begin
-    if p_unique_key is null then
-        return headrace_internal.publish_message(p_stream, p_key, p_data, p_headers, null, p_deliver_at);
-    end if;
-    perform headrace_internal.publish_unique_messages(
-        p_stream, array[p_key], array[p_data], array[p_unique_key], array[p_headers], array[p_deliver_at], p_unique_while);
-    return (select last.seq from headrace_internal.streams as s
-            cross join lateral headrace_internal.last_unique(s.id, array[p_unique_key]) as last where s.name = p_stream);
+    -- An update with a join would read all rows whenever the planner believes that the table is empty.
+    insert into headrace_internal.unique_keys (stream_id, unique_key, version, seq, deliver_at, scheduled_id)
+        select p_stream, given.unique_key, last.version, given.seq, given.deliver_at, given.scheduled_id
+        from unnest(p_unique_keys, p_seqs, p_deliver_at, p_scheduled_ids) as given(unique_key, seq, deliver_at, scheduled_id)
+        cross join lateral headrace_internal.last_unique(p_stream, array[given.unique_key]) as last
+        on conflict (stream_id, unique_key, version) do update
+            set seq = excluded.seq, deliver_at = excluded.deliver_at, scheduled_id = excluded.scheduled_id;
 end $$;
 
 -- Delete unique keys whose last message is not pending, of at most p_limit keys after p_after. `reached`: the last one
