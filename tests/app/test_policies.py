@@ -18,11 +18,6 @@ from tests.support.logs import logged
 pytestmark = pytest.mark.asyncio
 
 
-@pytest.fixture
-def app(dsn: str) -> App:
-    return App(dsn, streams=["orders"])
-
-
 async def settings(app: App, name: str = "orders") -> Any:
     return await store.stream(app.database, name)
 
