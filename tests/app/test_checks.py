@@ -13,11 +13,6 @@ from headrace import App, ConfigurationError, Depends, Message, store
 from tests.runtime.running import running, work_off
 
 
-@pytest.fixture
-def app(dsn: str) -> App:
-    return App(dsn, streams=["orders"])
-
-
 class Warehouse:
     def __init__(self) -> None:
         self.answers = True

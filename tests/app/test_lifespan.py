@@ -14,11 +14,6 @@ from tests.runtime.running import WITHIN, running, work_off
 
 
 @pytest.fixture
-def app(dsn: str) -> App:
-    return App(dsn, streams=["orders"])
-
-
-@pytest.fixture
 def steps() -> list[Any]:
     """The recorded events, in order."""
     return []

@@ -15,11 +15,6 @@ from tests.runtime.running import Seen, consumer, dead_letters, numbered, runnin
 
 
 @pytest.fixture
-def app(dsn: str) -> App:
-    return App(dsn, streams=["orders"])
-
-
-@pytest.fixture
 def steps() -> list[Any]:
     """The recorded events, in order."""
     return []

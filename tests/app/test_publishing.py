@@ -15,11 +15,6 @@ from headrace import App, ConfigurationError, InvalidData, InvalidInput, Invalid
 from tests.runtime.running import Seen, running
 
 
-@pytest.fixture
-def app(dsn: str) -> App:
-    return App(dsn, streams=["orders"])
-
-
 async def stored(app: App) -> list[tuple[int, str, Any, Any]]:
     rows = await app.database.fetch("select seq, key, data, headers from headrace_streams.orders order by seq")
     return [(row[0], row[1], json.loads(row[2]), json.loads(row[3] or "null")) for row in rows]

@@ -13,12 +13,13 @@ from tests.support.servers import opened
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.process]
 
-VERSIONS = [(14, 18), (15, 18), (16, 18), (17, 18)]
-"""Pairs of major versions. A test runs with the pairs whose programs are found."""
+VERSIONS = [
+    pytest.param(old, 18, marks=pytest.mark.long if old in (14, 17) else pytest.mark.torture) for old in range(14, 18)
+]
+"""Pairs of major versions. Slots of captures stay from version 17 on. A test runs with the pairs whose programs are found."""
 
 
 @pytest.mark.parametrize(("old", "new"), VERSIONS)
-@pytest.mark.long
 async def test_consumers_go_on_after_pg_upgrade(old: int, new: int) -> None:
     """Leases stay, and so do acks that no settle has folded in. Slots of captures stay from version 17 on."""
     before, after = (

@@ -41,12 +41,12 @@ def role(operator: Operator) -> Iterator[str]:
     servers.run(execute(f"drop owned by {name}", f"drop role {name}"))
 
 
-@pytest.mark.parametrize(("code", "words", "says"), REFUSED)
-def test_a_command_that_can_t_be_done_says_why(operator: Operator, role: str, code: int, words: str, says: str) -> None:
+def test_a_command_that_can_t_be_done_says_why(operator: Operator, role: str) -> None:
     owner = servers.run(_owner(operator.dsn))
-    ended = operator.call(*shlex.split(words.replace("ROLE", role).replace("OWNER", owner)), code=code)
-    assert says in ended.err
-    assert "Traceback" not in ended.err
+    for code, words, says in REFUSED:
+        ended = operator.call(*shlex.split(words.replace("ROLE", role).replace("OWNER", owner)), code=code)
+        assert says in ended.err
+        assert "Traceback" not in ended.err
 
 
 async def _owner(dsn: str) -> str:

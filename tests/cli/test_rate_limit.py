@@ -47,15 +47,15 @@ def test_a_rate_is_edited_and_taken_away_with_its_burst(orders: Operator) -> Non
     assert rates(orders) == (None, None)
 
 
-@pytest.mark.parametrize(
-    ("code", "words", "expected"),
-    [
-        (64, "--rate-limit fast", "'100/s'"),
-        (64, "--rate-limit 0/s", "'100/s'"),
-        (64, "--rate-limit 10/s --rate-burst many", "--rate-burst"),
-        (78, "--rate-limit 10/s --rate-burst 0", "`rate_burst` of the consumer 'ship' must be from 1"),
-        (78, "--rate-burst 5", "needs a rate_limit"),
-    ],
-)
-def test_rates_that_can_not_be_are_refused(orders: Operator, code: int, words: str, expected: str) -> None:
-    assert expected in orders.refused(code, "consumer", "add", "orders", "ship", *words.split())
+_REFUSED: list[tuple[int, str, str]] = [
+    (64, "--rate-limit fast", "'100/s'"),
+    (64, "--rate-limit 0/s", "'100/s'"),
+    (64, "--rate-limit 10/s --rate-burst many", "--rate-burst"),
+    (78, "--rate-limit 10/s --rate-burst 0", "`rate_burst` of the consumer 'ship' must be from 1"),
+    (78, "--rate-burst 5", "needs a rate_limit"),
+]
+
+
+def test_rates_that_can_not_be_are_refused(orders: Operator) -> None:
+    for code, words, expected in _REFUSED:
+        assert expected in orders.refused(code, "consumer", "add", "orders", "ship", *words.split())

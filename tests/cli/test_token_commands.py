@@ -79,8 +79,8 @@ def test_open_never_goes_through_a_server(operator: Operator) -> None:
     assert "Deleted 1 token" in operator.out("token", "open", "--yes", "--database", operator.dsn)
 
 
-@pytest.mark.parametrize(("code", "command", "expected"), REFUSED)
-def test_invalid_input_is_refused_in_one_sentence(operator: Operator, code: int, command: str, expected: str) -> None:
+def test_invalid_input_is_refused_in_one_sentence(operator: Operator) -> None:
     operator.call("token", "add", "taken", "--scope", "consume")
-    assert expected in operator.refused(code, *command.split())
-    assert [one["name"] for one in operator.json("token", "ls")] == ["taken"]
+    for code, command, expected in REFUSED:
+        assert expected in operator.refused(code, *command.split())
+        assert [one["name"] for one in operator.json("token", "ls")] == ["taken"]

@@ -16,11 +16,6 @@ from tests.support.logs import logged
 HOUR = 3600.0
 
 
-@pytest.fixture
-def app(dsn: str) -> App:
-    return App(dsn)
-
-
 def breaker(app: App, name: str = "ship") -> dict[str, object]:
     found: dict[str, object] = app.statistics()["consumers"][f"orders:{name}"]["breaker"]
     return found

@@ -14,11 +14,6 @@ from headrace.runtime.pipeline.timings import Timings
 from tests.runtime.running import Gate, consumer, numbered, running
 
 
-@pytest.fixture
-def app(dsn: str) -> App:
-    return App(dsn)
-
-
 @pytest.mark.asyncio
 async def test_a_fixed_concurrency_is_reached_and_never_passed(app: App) -> None:
     gate = Gate()

@@ -21,11 +21,6 @@ from tests.runtime.running import dead_letters, running, work_off
 from tests.support.logs import logged
 
 
-@pytest.fixture
-def app(dsn: str) -> App:
-    return App(dsn)
-
-
 class NoStock(Exception):
     """An error of the application."""
 

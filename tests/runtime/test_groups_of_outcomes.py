@@ -21,11 +21,6 @@ SOON, LATER, BACKOFF = Retry(after=1), Retry(after=60), Retry()
 RELEASED, SNOOZED, SNOOZED_LONGER = Release("none left"), Snooze(60), Snooze(3600)
 
 
-@pytest.fixture
-def app(dsn: str) -> App:
-    return App(dsn)
-
-
 async def fails_with(error: Exception) -> None:
     """Raise an exception from a task of a task group, in which others wait."""
     async with asyncio.TaskGroup() as group:

@@ -26,11 +26,6 @@ pytestmark = pytest.mark.asyncio
 FOREVER = 1000.0
 
 
-@pytest.fixture
-def app(dsn: str) -> App:
-    return App(dsn)
-
-
 def consuming(app: App, seen: Seen) -> None:
     @app.consumer("orders")
     async def ship(message: Message) -> None:

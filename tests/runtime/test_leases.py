@@ -15,11 +15,6 @@ from tests.runtime.running import Gate, Seen, consumer, eventually, numbered, ru
 from tests.support.logs import logged
 
 
-@pytest.fixture
-def app(dsn: str) -> App:
-    return App(dsn)
-
-
 def statistics(app: App) -> dict[str, Any]:
     found: dict[str, Any] = app.statistics()["consumers"]["orders:ship"]
     return found

@@ -18,7 +18,7 @@ from tests.runtime.running import WITHIN, Gate, Seen, consumer, eventually, make
 
 pytestmark = pytest.mark.asyncio
 
-TIMES = [1, pytest.param(20, marks=pytest.mark.long)]
+TIMES = [1, pytest.param(5, marks=pytest.mark.long), pytest.param(20, marks=pytest.mark.torture)]
 KEYS = [f"k{n}" for n in range(30)]
 
 Handler = Callable[[Message], Any]

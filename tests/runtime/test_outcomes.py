@@ -24,12 +24,6 @@ from tests.runtime.running import (
     work_off,
 )
 
-
-@pytest.fixture
-def app(dsn: str) -> App:
-    return App(dsn)
-
-
 # --- raised and returned
 
 

@@ -15,11 +15,6 @@ from headrace.model.specs import ConsumerSpec
 from tests.runtime.running import Seen, dead_letters, eventually, make_due, numbered, parked, running, work_off
 
 
-@pytest.fixture
-def app(dsn: str) -> App:
-    return App(dsn)
-
-
 async def snoozed_for_an_hour(app: App) -> bool:
     """Whether message 1 is parked for an hour, with no attempt counted."""
     return any(

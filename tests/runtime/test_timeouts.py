@@ -13,11 +13,6 @@ from headrace.runtime.execution.single_executor import STRETCH
 from tests.runtime.running import Seen, dead_letters, eventually, numbered, parked, running, work_off
 
 
-@pytest.fixture
-def app(dsn: str) -> App:
-    return App(dsn)
-
-
 @pytest.mark.asyncio
 async def test_a_handler_that_takes_too_long_is_cancelled_and_its_message_comes_again(app: App) -> None:
     seen: list[tuple[int, int, str]] = []

@@ -20,11 +20,6 @@ REFUSAL = """
     end $$"""
 
 
-@pytest.fixture
-def app(dsn: str) -> App:
-    return App(dsn)
-
-
 async def until_logged(caplog: pytest.LogCaptureFixture, task: str, text: str) -> None:
     async def found() -> bool:
         records = logged(caplog, "database error", task=task)

@@ -46,30 +46,32 @@ async def test_settings_are_changed_by_their_older_names(api: Api) -> None:
         assert (changed["dedupe"], changed["process_unmodified"]) == (False, True)
 
 
-@pytest.mark.parametrize(
-    ("sent", "field"),
-    [
-        ({"max_storage_gb": 1, "max_storage": 10**9}, "max_storage_gb"),
-        ({"max_storage_gb": None, "max_storage": 10**9}, "max_storage_gb"),
-        ({**_COMPACTED, "process_unmodified": False, "dedupe": True}, "process_unmodified"),
-        ({**_COMPACTED, "process_unmodified": True, "dedupe": True}, "process_unmodified"),
-    ],
-)
-async def test_a_setting_and_its_older_name_exclude_each_other(api: Api, sent: dict[str, Any], field: str) -> None:
-    answer = await api.refused("POST", "/streams", {"name": "s", **sent}, status=422)
-    assert "it is the older name of" in answer["validation_errors"][field][0]
-    assert "give one of them" in answer["summary"]
+_BOTH: list[tuple[dict[str, Any], str]] = [
+    ({"max_storage_gb": 1, "max_storage": 10**9}, "max_storage_gb"),
+    ({"max_storage_gb": None, "max_storage": 10**9}, "max_storage_gb"),
+    ({**_COMPACTED, "process_unmodified": False, "dedupe": True}, "process_unmodified"),
+    ({**_COMPACTED, "process_unmodified": True, "dedupe": True}, "process_unmodified"),
+]
+
+
+async def test_a_setting_and_its_older_name_exclude_each_other(api: Api) -> None:
+    for sent, field in _BOTH:
+        answer = await api.refused("POST", "/streams", {"name": "s", **sent}, status=422)
+        assert "it is the older name of" in answer["validation_errors"][field][0], sent
+        assert "give one of them" in answer["summary"], sent
     assert await api.get("/streams") == {"data": []}
 
 
-@pytest.mark.parametrize(
-    "sent",
-    [{"max_storage_gb": value} for value in (0, -1, "much", 1e-9, 1e300, -1e300, "nan", "inf", "-inf", [])]
-    + [{**_COMPACTED, "process_unmodified": value} for value in ("perhaps", None, 3)],
-)
-async def test_invalid_values_of_older_names_are_422(api: Api, sent: dict[str, Any]) -> None:
-    await api.refused("POST", "/streams", {"name": "s", **sent}, status=422)
-    assert await api.get("/streams") == {"data": []}
+_INVALID = [
+    *({"max_storage_gb": value} for value in (0, -1, "much", 1e-9, 1e300, -1e300, "nan", "inf", "-inf", [])),
+    *({**_COMPACTED, "process_unmodified": value} for value in ("perhaps", None, 3)),
+]
+
+
+async def test_invalid_values_of_older_names_are_422(api: Api) -> None:
+    for sent in _INVALID:
+        await api.refused("POST", "/streams", {"name": "s", **sent}, status=422)
+        assert await api.get("/streams") == {"data": []}, sent
 
 
 async def test_the_description_has_the_older_names(api: Api) -> None:
@@ -81,19 +83,22 @@ async def test_the_description_has_the_older_names(api: Api) -> None:
                 assert properties[setting.older.name]["description"].startswith("For older clients. ")
 
 
-@pytest.mark.parametrize("batch_size", ["-1", "0", "1001", "1.5", "x", "", "1 ", "９", "-99999999999"])
-async def test_a_batch_size_out_of_range_is_told_the_range(api: Api, batch_size: str) -> None:
+_OUT_OF_RANGE: list[str] = ["-1", "0", "1001", "1.5", "x", "", "1 ", "９", "-99999999999"]
+
+
+async def test_a_batch_size_out_of_range_is_told_the_range(api: Api) -> None:
     await api.stream()
     await api.consumer()
     paths = ["/streams/orders/consumers/ship/receive", "/http_pull_consumers/ship/receive", "/http-consumers/ship/next"]
-    for path in paths:
-        answer = await api.refused("GET", path, status=422, batch_size=batch_size)
-        assert answer["validation_errors"] == {
-            "batch_size": ["Give a whole number that is at least 1 and at most 1,000."]
-        }
-    if batch_size in ("-1", "0", "1001"):
-        answer = await api.refused("POST", paths[0], {"batch_size": int(batch_size)}, status=422)
-        assert "at least 1" in answer["summary"]
+    for batch_size in _OUT_OF_RANGE:
+        for path in paths:
+            answer = await api.refused("GET", path, status=422, batch_size=batch_size)
+            assert answer["validation_errors"] == {
+                "batch_size": ["Give a whole number that is at least 1 and at most 1,000."]
+            }
+        if batch_size in ("-1", "0", "1001"):
+            answer = await api.refused("POST", paths[0], {"batch_size": int(batch_size)}, status=422)
+            assert "at least 1" in answer["summary"]
 
 
 async def test_a_list_of_another_size_than_may_be_is_told_the_range(api: Api) -> None:

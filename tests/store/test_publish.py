@@ -84,38 +84,44 @@ async def test_an_unknown_stream_is_named(database: store.Database) -> None:
         await store.publish_many(database, "nowhere", ["a"], ["1"])
 
 
-@pytest.mark.parametrize("key", ["", ".", "a.", ".a", "a..b", "*", ">", "a.*", "a.>.b", "k" * 1025, "ü" * 513])
-async def test_the_database_refuses_a_bad_key_too(database: store.Database, declare: Declare, key: str) -> None:
+_BAD_KEYS: list[str] = ["", ".", "a.", ".a", "a..b", "*", ">", "a.*", "a.>.b", "k" * 1025, "ü" * 513]
+
+
+async def test_the_database_refuses_a_bad_key_too(database: store.Database, declare: Declare) -> None:
     await declare()
-    with pytest.raises(InvalidKey, match="The key is invalid"):
-        await store.publish(database, "orders", key, "1")
+    for key in _BAD_KEYS:
+        with pytest.raises(InvalidKey, match="The key is invalid"):
+            await store.publish(database, "orders", key, "1")
 
 
-@pytest.mark.parametrize(
-    "key", ["a", "a*", ">b.c", "a.**", "*>", "k" * 1024, "ü" * 512, "a\u200b.%0A", "a.*-", "'\"\\%$1"]
-)
-async def test_the_database_takes_any_other_key(database: store.Database, declare: Declare, key: str) -> None:
+_OTHER_KEYS: list[str] = ["a", "a*", ">b.c", "a.**", "*>", "k" * 1024, "ü" * 512, "a\u200b.%0A", "a.*-", "'\"\\%$1"]
+
+
+async def test_the_database_takes_any_other_key(database: store.Database, declare: Declare) -> None:
     reader = await declare()
-    await store.publish(database, "orders", key, "1")
-    assert (await reader.lease()).keys == [key]
+    for key in _OTHER_KEYS:
+        await store.publish(database, "orders", key, "1")
+        assert (await reader.lease()).keys == [key]
 
 
-@pytest.mark.parametrize("data", ["", "{", "nothing", "{'a': 1}", "NaN", "1 2", '"\0"'])
-async def test_data_that_is_not_json_is_refused_in_a_sentence(
-    database: store.Database, declare: Declare, data: str
-) -> None:
+_NO_JSON: list[str] = ["", "{", "nothing", "{'a': 1}", "NaN", "1 2", '"\0"']
+
+
+async def test_data_that_is_not_json_is_refused_in_a_sentence(database: store.Database, declare: Declare) -> None:
     await declare()
-    with pytest.raises(InvalidData, match="NUL" if "\0" in data else "not JSON"):
-        await store.publish(database, "orders", "a", data)
+    for data in _NO_JSON:
+        with pytest.raises(InvalidData, match="NUL" if "\0" in data else "not JSON"):
+            await store.publish(database, "orders", "a", data)
 
 
-@pytest.mark.parametrize("data", [r'"\u0000"', r'{"a": ["x\\\u0000"]}', r'{"\u0000": 1}'])
-async def test_a_nul_in_a_string_is_refused_by_the_database_too(
-    database: store.Database, declare: Declare, data: str
-) -> None:
+_NULS: list[str] = [r'"\u0000"', r'{"a": ["x\\\u0000"]}', r'{"\u0000": 1}']
+
+
+async def test_a_nul_in_a_string_is_refused_by_the_database_too(database: store.Database, declare: Declare) -> None:
     await declare()
-    with pytest.raises(InvalidData, match="NUL"):
-        await store.publish(database, "orders", "a", data)
+    for data in _NULS:
+        with pytest.raises(InvalidData, match="NUL"):
+            await store.publish(database, "orders", "a", data)
 
 
 async def test_data_that_is_nested_too_deeply_is_refused_in_a_sentence(
@@ -132,11 +138,14 @@ async def test_an_escaped_backslash_before_u0000_is_no_nul(database: store.Datab
     assert (await reader.lease()).data == [r'"\\u0000 \\\\u0000"']
 
 
-@pytest.mark.parametrize("headers", ["[]", "1", "null", '"x"'])
-async def test_headers_that_are_no_object_are_refused(database: store.Database, declare: Declare, headers: str) -> None:
+_NO_OBJECTS: list[str] = ["[]", "1", "null", '"x"']
+
+
+async def test_headers_that_are_no_object_are_refused(database: store.Database, declare: Declare) -> None:
     await declare()
-    with pytest.raises(InvalidData, match="Headers must be a JSON object"):
-        await store.publish(database, "orders", "a", "1", headers)
+    for headers in _NO_OBJECTS:
+        with pytest.raises(InvalidData, match="Headers must be a JSON object"):
+            await store.publish(database, "orders", "a", "1", headers)
 
 
 async def test_one_bad_message_keeps_its_whole_chunk_out(database: store.Database, declare: Declare) -> None:
@@ -146,10 +155,13 @@ async def test_one_bad_message_keeps_its_whole_chunk_out(database: store.Databas
     assert await reader.drain() == []
 
 
-@pytest.mark.parametrize("name", ["", "Orders", "a b", "a.b", "-a", "_a", "x" * 49, 'a"b'])
-async def test_a_stream_name_that_cannot_be_is_refused(database: store.Database, name: str) -> None:
-    with pytest.raises(InvalidInput, match="1 to 48 lower-case letters"):
-        await store.create_stream(database, name)
+_BAD_NAMES: list[str] = ["", "Orders", "a b", "a.b", "-a", "_a", "x" * 49, 'a"b']
+
+
+async def test_a_stream_name_that_cannot_be_is_refused(database: store.Database) -> None:
+    for name in _BAD_NAMES:
+        with pytest.raises(InvalidInput, match="1 to 48 lower-case letters"):
+            await store.create_stream(database, name)
 
 
 @pytest.mark.parametrize("name", ["a", "x" * 48, "9-lives_", "select"])

@@ -24,15 +24,8 @@ SECONDS = float(os.environ.get("HEADRACE_TEST_FUZZ", "3600"))
 SEED = int(os.environ.get("HEADRACE_TEST_SEED", "0"))
 
 
-@pytest.mark.parametrize(
-    ("seed", "given"),
-    [
-        (1, True),
-        pytest.param(2, True, marks=pytest.mark.long),
-        pytest.param(1, False, marks=pytest.mark.long),
-        pytest.param(2, False, marks=pytest.mark.long),
-    ],
-)
+@pytest.mark.long
+@pytest.mark.parametrize(("seed", "given"), [(1, True), (2, False)])
 @pytest.mark.asyncio
 async def test_random_schema_changes_harm_no_writer_and_no_copy(
     seed: int, given: bool, server_dsn: str, database: store.Database, tmp_path: Path

@@ -571,8 +571,10 @@ async def test_a_slot_of_that_name_that_is_of_another_client_is_refused(shared: 
         )
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    "seed",
+    [pytest.param(0, marks=pytest.mark.long), *(pytest.param(seed, marks=pytest.mark.torture) for seed in (1, 2))],
+)
 async def test_sources_that_come_and_go_at_random_mirror_their_tables(shared: Shared, seed: int) -> None:
     chance = random.Random(seed)
     shop, count = shared.shop, 5

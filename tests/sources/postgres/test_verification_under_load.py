@@ -17,7 +17,7 @@ from headrace.sources.postgres.limits import CaptureLimits
 from tests.sources.postgres.backfilling import until
 from tests.sources.postgres.captured import Shop
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.long]
+pytestmark = pytest.mark.asyncio
 
 ROWS = 1500
 LIMITS = CaptureLimits(
@@ -148,8 +148,14 @@ async def _equal(shop: Shop, mode: str) -> bool:
     return await _mirror(shop, mode) == await _table(shop, mode)
 
 
-@pytest.mark.parametrize("mode", ["rows", "changes"])
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize(
+    ("mode", "seed"),
+    [
+        pytest.param(mode, seed, marks=pytest.mark.torture if seed else pytest.mark.long)
+        for mode in ("rows", "changes")
+        for seed in range(2)
+    ],
+)
 async def test_an_equal_mirror_is_found_equal_under_load_and_over_the_ends_of_processes(
     shop: Shop, connect: Any, mode: str, seed: int
 ) -> None:
@@ -184,7 +190,9 @@ async def test_an_equal_mirror_is_found_equal_under_load_and_over_the_ends_of_pr
         await _until_equal(shop, mode)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    "seed", [pytest.param(seed, marks=pytest.mark.torture if seed else pytest.mark.long) for seed in range(3)]
+)
 async def test_a_damaged_mirror_is_repaired_under_load_and_never_set_back(shop: Shop, connect: Any, seed: int) -> None:
     source = (await shop.source(mode="rows", deletes="tombstone", backfill=True)).id
     writers, chance = Writers([await connect() for _ in range(3)], seed), random.Random(seed)

@@ -52,8 +52,9 @@ class Crashes:
 
 
 def steps() -> list[Any]:
-    """All steps, of which `make test` runs each ninth."""
-    return [pytest.param(step, marks=[] if step % 9 == 5 else [pytest.mark.long]) for step in range(1, STEPS)]
+    """All steps, of which `make test` runs each ninth, `make test-long` two of nine more, and `make torture` the rest."""
+    marks = {2: [pytest.mark.long], 5: [], 8: [pytest.mark.long]}
+    return [pytest.param(step, marks=marks.get(step % 9, [pytest.mark.torture])) for step in range(1, STEPS)]
 
 
 @asynccontextmanager

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import anyio
 import asyncpg
 import pytest
 
@@ -14,6 +13,7 @@ from headrace import store
 from headrace.sources.postgres.database.checks import check
 from headrace.sources.postgres.limits import CaptureLimits
 from headrace.sources.postgres.spec import PostgresSpec
+from tests.runtime.running import eventually
 from tests.sources.postgres.captured import Shop
 
 pytestmark = pytest.mark.asyncio
@@ -123,14 +123,6 @@ async def refused(shop: Shop, relations: str) -> list[str]:
     return errors
 
 
-async def until(question: Callable[[], Awaitable[Any]]) -> Any:
-    """Query the database until the answer is true. Returns the answer."""
-    with anyio.fail_after(30):
-        while not (answer := await question()):  # noqa: ASYNC110 - the server has no event for it
-            await anyio.sleep(0.02)
-    return answer
-
-
 async def published(shop: Shop) -> set[str]:
     rows = await shop.sql.fetch(
         "select r.prrelid::regclass::text as name from pg_publication_rel as r join pg_publication as p on p.oid = r.prpubid where p.pubname ~ '^headrace_'"
@@ -145,7 +137,7 @@ async def until_note(shop: Shop, *parts: str, name: str = "shop") -> tuple[str, 
         reason = capture.reason or ""
         return (reason, capture.mend or "") if all(part in reason for part in parts) and (parts or not reason) else None
 
-    found: tuple[str, str] = await until(has_it)
+    found: tuple[str, str] = await eventually(has_it)
     return found
 
 
@@ -153,7 +145,7 @@ async def until_published(shop: Shop, *tables: str) -> None:
     async def are_published() -> bool:
         return await published(shop) == set(tables)
 
-    await until(are_published)
+    await eventually(are_published)
 
 
 async def until_captured(shop: Shop, value: int) -> None:
@@ -167,7 +159,7 @@ async def until_captured(shop: Shop, value: int) -> None:
             if one["record"]
         )
 
-    await until(is_captured)
+    await eventually(is_captured)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -220,7 +212,7 @@ async def test_a_table_that_begins_to_refuse_writes_is_taken_out_and_read_again_
             if (
                 "without a key" not in name and "no primary" not in case.note and "deferrable" not in case.note
             ):  # what a backfill needs
-                await until(has_all)
+                await eventually(has_all)
             await until_published(shop, "orders", "t")
             await until_captured(shop, 42)
             assert await refused(shop, case.relations) == []
