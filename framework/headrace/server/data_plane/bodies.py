@@ -179,10 +179,8 @@ def _options(message: NewMessage | Publish) -> PublishOptions:
     values = _values(message)
     if values == _NO_VALUES:  # as mostly
         return PLAIN
-    found: dict[str, Any] = {}
-    for name, value in zip(_SETTINGS, values, strict=True):
-        if value is not _UNSET and value is not None:
-            found[name] = value
+    sent = zip(_SETTINGS, values, strict=True)
+    found: dict[str, Any] = {name: value for name, value in sent if value is not _UNSET and value is not None}
     for name in found.keys() & _DURATIONS.keys():
         setting = _DURATIONS[name]
         found[setting.name] = _in_seconds(name, found.pop(name), setting)
