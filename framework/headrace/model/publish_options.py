@@ -33,6 +33,7 @@ until they have it in flight.
 """
 
 
+_STATES = get_args(UniqueWhile)
 _OPTIONAL: Any = {"otherwise": "none", "fixed": True}
 
 
@@ -86,13 +87,18 @@ class PublishOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     ] = "pending"
 
     def __post_init__(self) -> None:
-        _check_text(self.message_id, "message_id", MAX_MESSAGE_ID_BYTES)
-        _check_text(self.unique_key, "unique_key", MAX_UNIQUE_KEY_BYTES)
+        if self.message_id is not None:
+            _check_text(self.message_id, "message_id", MAX_MESSAGE_ID_BYTES)
+        if self.unique_key is None:
+            if self.unique_while == "pending":  # as mostly
+                return
+        else:
+            _check_text(self.unique_key, "unique_key", MAX_UNIQUE_KEY_BYTES)
         if self.unique_key is not None and self.message_id is not None:
             raise InvalidInput(
                 "A message can't have both a unique key and a message id. Pass one of the two.", field="unique_key"
             )
-        if self.unique_while not in get_args(UniqueWhile):
+        if self.unique_while not in _STATES:
             raise InvalidInput(
                 f"unique_while can't be {self.unique_while!r:.80}. Use 'pending', or 'waiting' to publish while a message of"
                 " the unique key is in flight.",
@@ -118,8 +124,10 @@ class PublishOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         if not options:
             return PLAIN
         found = cls(**options)
+        if found.delay is None and found.deliver_at is None:
+            return found
         due = when(found.delay, found.deliver_at, now)
-        return found if found.delay is None and due is found.deliver_at else replace(found, delay=None, deliver_at=due)
+        return replace(found, delay=None, deliver_at=due)
 
     @classmethod
     def of_many(
@@ -197,7 +205,7 @@ def due(options: PublishOptions | Sequence[PublishOptions]) -> datetime | None:
 
 
 def _check_text(value: Any, name: str, most: int) -> None:
-    if value is not None and not (isinstance(value, str) and 1 <= _size(value) <= most):
+    if not (isinstance(value, str) and 1 <= _size(value) <= most):
         raise InvalidInput(
             f"The {name.replace('_', ' ')} {value!r:.80} is invalid. It must have 1 to {most} bytes of UTF-8, and no NUL.",
             field=name,

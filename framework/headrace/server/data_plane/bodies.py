@@ -174,17 +174,20 @@ def read_messages(body: bytes) -> Incoming:
 
 
 _values = attrgetter(*_SETTINGS)
-_NO_VALUES = (msgspec.UNSET,) * len(_SETTINGS)
+_UNSET = msgspec.UNSET
+_NO_VALUES = (_UNSET,) * len(_SETTINGS)
+_DURATIONS = {name: setting for name, setting in _SETTINGS.items() if name.endswith("_ms")}
 
 
 def _options(message: NewMessage | Publish) -> PublishOptions:
     values = _values(message)
     if values == _NO_VALUES:  # as mostly
         return PLAIN
-    found: dict[str, Any] = {}
-    for (name, setting), value in zip(_SETTINGS.items(), values, strict=True):
-        if value is not msgspec.UNSET and value is not None:
-            found[setting.name] = _in_seconds(name, value, setting) if name.endswith("_ms") else value
+    sent = zip(_SETTINGS, values, strict=True)
+    found: dict[str, Any] = {name: value for name, value in sent if value is not _UNSET and value is not None}
+    for name in found.keys() & _DURATIONS.keys():
+        setting = _DURATIONS[name]
+        found[setting.name] = _in_seconds(name, found.pop(name), setting)
     message_id = found.get("message_id")
     if message_id is not None and message_id.startswith(RESERVED_MESSAGE_IDS):
         raise InvalidInput(
@@ -193,7 +196,7 @@ def _options(message: NewMessage | Publish) -> PublishOptions:
         )
     if "delay" in found and "deliver_at" in found:
         raise InvalidInput("A message has deliver_at and delay_ms. Give one of them.", field="delay_ms")
-    return PublishOptions.of(**found)
+    return PublishOptions.of(**found) if "delay" in found or "deliver_at" in found else PublishOptions(**found)
 
 
 def _in_seconds(name: str, milliseconds: float, setting: Setting) -> float:

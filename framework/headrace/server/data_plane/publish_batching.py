@@ -39,7 +39,8 @@ class Incoming(msgspec.Struct):
 
     def add(self, key: str, data: str, headers: str | None = None, options: PublishOptions = PLAIN) -> None:
         """Add a message. Raises as `with_expiry` does."""
-        headers, options = options.in_headers(headers)
+        if options.expires_in is not None:
+            headers, options = options.in_headers(headers)
         self.keys.append(key)
         self.data.append(data)
         self.headers.append(headers)
