@@ -19,9 +19,10 @@ from headrace.sources.postgres.database.fingerprints import Fingerprint, differe
 from headrace.sources.postgres.database.publications import find_publication
 from headrace.sources.postgres.database.upkeep import PublicationUpkeep, Upkeep
 from headrace.sources.postgres.spec import PostgresSpec
+from tests.runtime.running import eventually
 from tests.sources.postgres.captured import Shop
 from tests.sources.postgres.connections import APPLICATION, connected, ensure_publication, fresh
-from tests.sources.postgres.test_writers import LIMITS, refused, until, until_captured, until_note, until_published
+from tests.sources.postgres.test_writers import LIMITS, refused, until_captured, until_note, until_published
 
 pytestmark = pytest.mark.asyncio
 
@@ -301,7 +302,7 @@ async def test_two_sources_of_one_table_both_take_it_out(shop: Shop) -> None:
         async def write() -> bool:
             return await refused(shop, "t") == []
 
-        await until(write)
+        await eventually(write)
         await until_note(shop, "no primary key", name="again")
         await shop.sql.execute("update t set v = 9; alter table t add primary key (id)")
         await until_captured(shop, 10)
@@ -322,7 +323,7 @@ async def test_a_table_that_another_session_takes_out_is_put_back_and_read(shop:
         async def is_read() -> bool:
             return any(one["record"] == {"id": 1, "v": 7} for one in await shop.stream())
 
-        await until(is_read)
+        await eventually(is_read)
     assert {one.table for one in await store.backfills(shop.database, source.id)} == {*TABLES}
 
 
@@ -341,7 +342,7 @@ async def test_a_publication_that_another_session_gives_fewer_actions_is_correct
         async def is_read() -> bool:
             return {one["record"]["id"] for one in await shop.stream() if one["record"].get("v") == 8} == {1, 2}
 
-        await until(is_read)
+        await eventually(is_read)
     assert {one.table for one in await store.backfills(shop.database, source.id)} == {*TABLES}
 
 
@@ -374,7 +375,7 @@ async def test_no_change_is_lost_of_a_transaction_that_is_open_while_a_table_is_
                 rows = {row["id"]: row["v"] for row in await shop.sql.fetch("select id, v from t")}
                 return rows == {one["record"]["id"]: one["record"]["v"] for one in (await shop.rows()).values()}
 
-            await until(is_equal)
+            await eventually(is_equal)
     finally:
         await other.close()
 
