@@ -18,8 +18,8 @@ from benchmarks.payloads import SMALL_NOTE, Batch, Keys, batches, bytes_of
 from benchmarks.report import Result
 from benchmarks.timing import Measured, milliseconds
 from headrace import store
+from headrace.model.messages.publish_options import PublishOptions
 from headrace.model.outcomes import Failure, Settlement
-from headrace.model.publish_options import PublishOptions
 from headrace.model.records import Batch as Leased
 from headrace.model.specs import ConsumerSpec
 from headrace.runtime.maintenance.scheduler import Scheduler

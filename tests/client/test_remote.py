@@ -21,8 +21,7 @@ from headrace.client.call import Call
 from headrace.client.errors import Busy, StaleAckIds
 from headrace.client.request import Request
 from headrace.client.transport import HttpTransport
-from headrace.model import selections
-from headrace.model.conditions import field
+from headrace.model.conditions import field, selections
 from headrace.model.errors import (
     ConfigurationError,
     HeadraceError,

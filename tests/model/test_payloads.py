@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from headrace.model.durations import seconds
 from headrace.model.errors import InvalidData, InvalidInput
-from headrace.model.payloads import encode, encode_headers, parallel, time_to_live, with_expiry
+from headrace.model.messages.payloads import encode, encode_headers, parallel, time_to_live, with_expiry
 
 texts = st.text(st.characters(exclude_categories=["Cs"]) | st.sampled_from('\0\\u0"'))
 values = st.recursive(

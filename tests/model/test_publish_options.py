@@ -10,7 +10,7 @@ import pytest
 
 from headrace import App
 from headrace.model.errors import ConfigurationError, InvalidInput
-from headrace.model.publish_options import (
+from headrace.model.messages.publish_options import (
     PLAIN,
     PublishKeywords,
     PublishManyKeywords,

@@ -13,7 +13,7 @@ import pytest
 from headrace import App, Message, store
 from headrace.app.limits import ServiceLimits
 from headrace.model.errors import StoreUnavailable
-from headrace.model.publish_options import PublishOptions
+from headrace.model.messages.publish_options import PublishOptions
 from headrace.model.specs import StreamSpec
 from headrace.runtime.maintenance import janitor
 from headrace.runtime.maintenance.janitor import Janitor, JanitorTimings

@@ -14,7 +14,7 @@ import pytest
 from typing_extensions import TypedDict
 
 from headrace import App, ConfigurationError, InvalidData
-from headrace.model.payloads import encode
+from headrace.model.messages.payloads import encode
 from tests.runtime.fitting import check_that_handlers_take
 from tests.runtime.running import Seen, dead_letters, running
 

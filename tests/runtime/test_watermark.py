@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace import store
-from headrace.model.publish_options import PublishOptions
+from headrace.model.messages.publish_options import PublishOptions
 from headrace.model.specs import StreamSpec
 from headrace.runtime.maintenance.scheduler import Scheduler
 from headrace.runtime.maintenance.sweeper import Sweeper

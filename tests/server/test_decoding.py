@@ -16,7 +16,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from headrace.model import payloads
 from headrace.model.errors import (
     HeadraceError,
     InDoubt,
@@ -26,6 +25,7 @@ from headrace.model.errors import (
     StreamFull,
     UnknownStream,
 )
+from headrace.model.messages import payloads
 from headrace.server.data_plane.bodies import decode_nack, decode_settle
 from headrace.server.data_plane.bounds import MAX_SETTLED
 from headrace.server.decoding import child as child_module

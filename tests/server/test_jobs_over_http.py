@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from headrace import App, store
+from headrace.model.conditions.selections import DeadLetterCriteria
 from headrace.model.errors import FilterTooSlow, InvalidData, StoreError
-from headrace.model.selections import DeadLetterCriteria
 from headrace.model.specs import ConsumerSpec
 from headrace.server.background import jobs as runner
 from headrace.server.background.jobs import JobRunner

@@ -12,8 +12,8 @@ from uuid import UUID
 import pytest
 
 from headrace import store
+from headrace.model.messages.publish_options import PublishOptions
 from headrace.model.outcomes import Failure, Settlement
-from headrace.model.publish_options import PublishOptions
 from headrace.model.specs import StreamSpec
 from headrace.runtime.maintenance.sweeper import Sweeper
 from tests.conftest import Connect, Declare

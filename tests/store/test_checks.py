@@ -13,7 +13,7 @@ import pytest
 
 from headrace import store
 from headrace.model.errors import HeadraceError, InvalidData, InvalidKey
-from headrace.model.publish_options import PLAIN, PublishOptions
+from headrace.model.messages.publish_options import PLAIN, PublishOptions
 from headrace.model.specs import StreamSpec
 from headrace.store.database.direct_statements import LARGE, DirectStatements, joined_if_checked
 from tests.conftest import Declare

@@ -10,9 +10,9 @@ from uuid import uuid4
 import pytest
 
 from headrace import store
+from headrace.model.conditions.selections import DeadLetterCriteria
 from headrace.model.errors import InUse
-from headrace.model.publish_options import PublishOptions
-from headrace.model.selections import DeadLetterCriteria
+from headrace.model.messages.publish_options import PublishOptions
 from headrace.model.specs import StreamSpec
 from headrace.runtime.leasing.timings import LEASE_TIMINGS
 from headrace.sources.postgres.capture.capture_lease import LEASE_DURATION

@@ -10,9 +10,9 @@ import pytest
 
 from headrace import store
 from headrace.model import conditions
+from headrace.model.conditions.selections import DeadLetterCriteria
 from headrace.model.errors import InvalidInput
 from headrace.model.outcomes import Failure
-from headrace.model.selections import DeadLetterCriteria
 from tests.conftest import Connect, Declare
 from tests.support.readers import Reader, publish
 

@@ -9,9 +9,9 @@ import pytest
 
 from headrace import store
 from headrace.admin import Admin
+from headrace.model.conditions.selections import DeadLetterCriteria
 from headrace.model.outcomes import Failure, Settlement
 from headrace.model.records import GroupedBy
-from headrace.model.selections import DeadLetterCriteria
 from headrace.model.specs import ConsumerSpec
 from tests.conftest import Declare
 from tests.support.readers import Reader, publish

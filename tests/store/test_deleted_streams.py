@@ -13,7 +13,7 @@ import pytest
 
 from headrace import store
 from headrace.model.errors import UnknownConsumer, UnknownStream
-from headrace.model.publish_options import PublishOptions
+from headrace.model.messages.publish_options import PublishOptions
 from headrace.model.specs import ConsumerSpec
 from headrace.runtime.maintenance.scheduler import Scheduler
 from headrace.store.database.errors import translated

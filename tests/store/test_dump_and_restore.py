@@ -13,7 +13,7 @@ import pytest_asyncio
 from headrace import store
 from headrace.embedded.binaries import Installation
 from headrace.model.errors import NotGranted
-from headrace.model.publish_options import PublishOptions
+from headrace.model.messages.publish_options import PublishOptions
 from headrace.model.specs import ConsumerSpec, StreamSpec
 from headrace.runtime.maintenance.sweeper import Sweeper
 from tests.conftest import Connect, Declare

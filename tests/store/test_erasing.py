@@ -10,8 +10,8 @@ import pytest
 
 from headrace import store
 from headrace.model.errors import NotGranted
+from headrace.model.messages.publish_options import PublishOptions
 from headrace.model.outcomes import Failure, Settlement
-from headrace.model.publish_options import PublishOptions
 from headrace.model.specs import ConsumerSpec, StreamSpec
 from tests.conftest import Connect, Declare
 from tests.support.readers import Clock, Reader, begun, publish

@@ -10,8 +10,8 @@ import pytest
 
 from headrace import store
 from headrace.model.errors import InvalidInput
-from headrace.model.payloads import with_expiry
-from headrace.model.publish_options import PublishOptions
+from headrace.model.messages.payloads import with_expiry
+from headrace.model.messages.publish_options import PublishOptions
 from headrace.model.specs import ConsumerSpec, StreamSpec
 from tests.conftest import Connect, Declare
 from tests.support.readers import Clock, Reader, begun, by_key, owner, publish

@@ -11,8 +11,8 @@ import pytest
 
 from headrace import store
 from headrace.model import conditions
+from headrace.model.conditions.selections import DeadLetterCriteria
 from headrace.model.errors import InUse, UnknownConsumer
-from headrace.model.selections import DeadLetterCriteria
 from headrace.model.watching.operations import Job, JobKind
 from headrace.store import ClaimedJob
 from tests.conftest import Connect, Declare

@@ -10,7 +10,7 @@ import pytest
 
 from headrace import store
 from headrace.model.errors import InvalidInput
-from headrace.model.publish_options import PLAIN, PublishOptions
+from headrace.model.messages.publish_options import PLAIN, PublishOptions
 from headrace.model.specs import StreamSpec
 from tests.conftest import Connect, Declare
 from tests.support.waiting import start, until_blocked

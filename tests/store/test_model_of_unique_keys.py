@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pytest
 
 from headrace import store, sweep
-from headrace.model.publish_options import PublishOptions
+from headrace.model.messages.publish_options import PublishOptions
 from headrace.model.records import Batch
 from tests.conftest import Declare
 from tests.support.readers import Reader

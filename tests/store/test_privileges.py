@@ -15,7 +15,7 @@ import pytest
 
 from headrace import App, store
 from headrace.model.errors import DatabaseRefused, HeadraceError, NotGranted, SchemaError
-from headrace.model.publish_options import PublishOptions
+from headrace.model.messages.publish_options import PublishOptions
 from headrace.model.specs import ConsumerSpec
 from headrace.store.connections.statements import for_grants
 from tests.conftest import Declare

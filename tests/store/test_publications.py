@@ -9,7 +9,7 @@ import pytest
 
 from headrace import store, sweep
 from headrace.model.errors import StoreError
-from headrace.model.publish_options import PublishOptions
+from headrace.model.messages.publish_options import PublishOptions
 from headrace.model.specs import StreamSpec
 from tests.conftest import Declare
 from tests.support.readers import publish

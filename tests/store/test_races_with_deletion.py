@@ -9,7 +9,7 @@ import pytest
 
 from headrace import store
 from headrace.model.errors import UnknownConsumer, UnknownStream
-from headrace.model.publish_options import PublishOptions
+from headrace.model.messages.publish_options import PublishOptions
 from tests.conftest import Connect, Declare
 from tests.support.readers import Reader, begun, publish
 from tests.support.waiting import start, until_blocked

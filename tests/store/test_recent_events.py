@@ -10,7 +10,7 @@ import pytest
 
 from headrace import store
 from headrace.admin import Admin
-from headrace.model.publish_options import PublishOptions
+from headrace.model.messages.publish_options import PublishOptions
 from headrace.sources.webhook import WebhookSpec
 from headrace.store import AnswerToRecord, DeliveryToRecord
 from headrace.store.catalog.recent_events import KEPT

@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 
 from headrace import store
-from headrace.model.publish_options import PublishOptions
+from headrace.model.messages.publish_options import PublishOptions
 from headrace.runtime.maintenance.scheduler import Scheduler
 from tests.support.retained import HOUR, Stream
 

@@ -11,7 +11,7 @@ import pytest
 from headrace import store, sweep
 from headrace.embedded.binaries import find_installation
 from headrace.model.errors import SequenceBehind
-from headrace.model.publish_options import PublishOptions
+from headrace.model.messages.publish_options import PublishOptions
 from headrace.model.specs import ConsumerSpec, StreamSpec
 from headrace.runtime.maintenance.sweeper import Sweeper
 from headrace.testing.databases import on_server

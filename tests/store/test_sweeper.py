@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from headrace import store
-from headrace.model.publish_options import PublishOptions
+from headrace.model.messages.publish_options import PublishOptions
 from headrace.model.specs import StreamSpec
 from headrace.runtime.maintenance.sweeper import Sweeper
 from tests.support.readers import publish

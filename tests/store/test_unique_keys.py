@@ -12,7 +12,7 @@ import pytest
 from headrace import store, sweep
 from headrace.model import conditions
 from headrace.model.errors import InvalidInput, UnknownStream
-from headrace.model.publish_options import PublishOptions
+from headrace.model.messages.publish_options import PublishOptions
 from headrace.model.specs import StreamSpec
 from headrace.store.messages.replay import Selection
 from tests.conftest import Connect, Declare

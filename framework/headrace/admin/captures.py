@@ -13,9 +13,9 @@ from headrace.admin.validation import MAX_ANSWER_BYTES, check_limit, condition_o
 from headrace.admin.watching.recording import first_seqs
 from headrace.model.capture import BackfillInfo, BackfillKind, FailedChange, Finding
 from headrace.model.conditions import Condition
+from headrace.model.conditions.selections import Where
 from headrace.model.errors import BackfillExists, InvalidInput, UnknownSource
 from headrace.model.pages import Page, follow, listing
-from headrace.model.selections import Where
 from headrace.model.sources import SourceInfo
 from headrace.model.watching.audit import Change
 from headrace.sources.postgres.connection.untrusted import SourceDatabase

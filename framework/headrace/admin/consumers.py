@@ -24,10 +24,10 @@ from headrace.admin.validation import (
     utc,
 )
 from headrace.admin.watching.recording import selected, settings_of_consumer
+from headrace.model.conditions.selections import DeadLetterCriteria, DeathCriteria, Filter, Where
 from headrace.model.errors import FilterTooSlow, InvalidInput, StoreBusy
 from headrace.model.pages import Page, follow, follow_states, listing
 from headrace.model.records import PEEK_STATES, BlockedKey, ConsumerInfo, DeadLetter, DeadLetterGroup, PeekedMessage
-from headrace.model.selections import DeadLetterCriteria, DeathCriteria, Filter, Where
 from headrace.model.specs import ConsumerSpec
 from headrace.model.watching.audit import Change
 from headrace.store.database.time_limit import within

@@ -17,9 +17,9 @@ from headrace.admin.validation import (
     filters_of,
     utc,
 )
+from headrace.model.conditions.selections import Filter, Where
 from headrace.model.errors import InvalidInput
 from headrace.model.records import ConsumerAtWork
-from headrace.model.selections import Filter, Where
 from headrace.model.watching.journeys import Journey
 from headrace.model.watching.operations import PushBreaker, PushCounts, PushStatus, SearchStep, SeekPreview
 from headrace.store.catalog.recent_events import KEPT

@@ -13,8 +13,8 @@ from headrace.admin.validation import (
     dead_letters_of,
 )
 from headrace.admin.watching.recording import selected
+from headrace.model.conditions.selections import MAX_CHOSEN, DeadLetterCriteria
 from headrace.model.errors import FilterTooSlow, InvalidInput, StoreBusy, UnknownJob
-from headrace.model.selections import MAX_CHOSEN, DeadLetterCriteria
 from headrace.model.watching.audit import Change
 from headrace.model.watching.operations import Job, JobKind
 from headrace.store.database.time_limit import within

@@ -13,8 +13,8 @@ from headrace.admin.validation import check_limit
 from headrace.model.ack_ids import AckIds
 from headrace.model.durations import Duration, seconds
 from headrace.model.errors import FilterTooSlow, InvalidInput
+from headrace.model.messages.payloads import expiry
 from headrace.model.outcomes import Failure, Settlement
-from headrace.model.payloads import expiry
 from headrace.model.records import Batch, Received
 from headrace.model.specs import ConsumerSpec
 from headrace.model.text.error_text import given_error

@@ -20,13 +20,13 @@ from headrace.admin.validation import (
     selection_of,
 )
 from headrace.admin.watching.recording import first_seqs, selected
+from headrace.model.conditions.selections import Filter, Where
 from headrace.model.durations import Duration
 from headrace.model.errors import InDoubt, InvalidInput, StoreFull, StoreUnavailable
 from headrace.model.keys import check_key
+from headrace.model.messages.publish_options import PublishKeywords, PublishOptions
 from headrace.model.pages import Page, follow, listing, listing_by
-from headrace.model.publish_options import PublishKeywords, PublishOptions
 from headrace.model.records import Erasure, Standing, StoredMessage
-from headrace.model.selections import Filter, Where
 from headrace.model.text.error_text import MAX_ERROR
 from headrace.model.watching.audit import Change
 

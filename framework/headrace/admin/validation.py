@@ -13,12 +13,12 @@ import msgspec
 from headrace import store
 from headrace.model import conditions
 from headrace.model.conditions import Condition
+from headrace.model.conditions.selections import DeadLetterCriteria, Filter, Where, described
 from headrace.model.errors import AlreadyExists, ConfigurationError, InvalidInput
 from headrace.model.keys import check_filters, check_key
 from headrace.model.pages import MAX_LIMIT, MAX_PAGE_BYTES
 from headrace.model.push import Push
 from headrace.model.records import Death, GroupedBy
-from headrace.model.selections import DeadLetterCriteria, Filter, Where, described
 from headrace.model.settings import settings_of
 from headrace.model.specs import ConsumerSpec, StreamSpec, parsed
 from headrace.model.text.error_text import MAX_ERROR, storable

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Unpack
 
-from headrace.model.publish_options import PublishKeywords, PublishManyKeywords
+from headrace.model.messages.publish_options import PublishKeywords, PublishManyKeywords
 from headrace.runtime.messages.publisher import Publisher
 from headrace.runtime.messages.transaction import Transaction
 

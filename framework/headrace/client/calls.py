@@ -1,6 +1,6 @@
 """The table of calls: for each method of `Admin` the request of the HTTP API that does the same.
 
-The signatures and docstrings are those of `Admin`. Those of `headrace.admin.operations` are made of its rows. Other calls
+The signatures and docstrings are those of `Admin`. Those of `headrace.admin.requests.operations` are made of its rows. Other calls
 have a row here, and their route in `headrace.server.routes`. Calls that need more than one request have their
 code in `headrace.client.remote`. `tests/client/test_remote.py` compares all of them.
 """
@@ -12,7 +12,7 @@ from typing import Any, get_args
 
 import msgspec
 
-from headrace.admin.operations import (
+from headrace.admin.requests.operations import (
     CAPTURE_TIME,
     CONDITION_TIME,
     CONSUMER,
@@ -42,6 +42,7 @@ from headrace.client.call import Argument, Body, Call, ListCall
 from headrace.client.errors import NotFound, StaleAckIds
 from headrace.client.request import Response
 from headrace.model.capture import BackfillInfo, FailedChange, Finding
+from headrace.model.conditions.selections import DeadLetterCriteria, DeathCriteria, described
 from headrace.model.durations import Duration, seconds
 from headrace.model.errors import AlreadyExists, BackfillExists, HeadraceError, InvalidInput
 from headrace.model.records import (
@@ -53,7 +54,6 @@ from headrace.model.records import (
     StreamInfo,
 )
 from headrace.model.schedules import ScheduleInfo
-from headrace.model.selections import DeadLetterCriteria, DeathCriteria, described
 from headrace.model.sources import SourceInfo
 from headrace.model.tokens import NewToken, TokenInfo
 from headrace.model.watching.audit import AuditEntry

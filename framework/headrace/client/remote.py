@@ -21,13 +21,13 @@ from headrace.client.calls import (
     STANDING,
 )
 from headrace.client.specs import consumer_settings, publish_options, refuse_changes, stream_spec
+from headrace.model.conditions.selections import DeadLetterCriteria
 from headrace.model.durations import Duration
 from headrace.model.errors import AlreadyExists
+from headrace.model.messages.payloads import with_expiry
+from headrace.model.messages.publish_options import PublishKeywords, PublishOptions
 from headrace.model.pages import Page, follow_states
-from headrace.model.payloads import with_expiry
-from headrace.model.publish_options import PublishKeywords, PublishOptions
 from headrace.model.records import PEEK_STATES, PeekedMessage, Standing
-from headrace.model.selections import DeadLetterCriteria
 from headrace.model.specs import ConsumerSpec, StreamSpec
 from headrace.model.watching.operations import Job, JobKind
 

@@ -11,12 +11,12 @@ import msgspec
 from headrace.client.request import iso
 from headrace.model import conditions
 from headrace.model.conditions import Condition
+from headrace.model.conditions.selections import Filter, Where
 from headrace.model.durations import seconds
 from headrace.model.errors import AlreadyExists
-from headrace.model.publish_options import PublishOptions
+from headrace.model.messages.publish_options import PublishOptions
 from headrace.model.push import Push
 from headrace.model.records import ConsumerInfo, StreamInfo
-from headrace.model.selections import Filter, Where
 from headrace.model.settings import settings_of
 from headrace.model.specs import Backoff, ConsumerSpec, StreamSpec
 from headrace.model.text.masking import HIDDEN

@@ -20,10 +20,10 @@ from typing import Any, Protocol, TypeVar, Unpack
 from headrace import store
 from headrace.drivers.base import BaseExecutor, libraries, named
 from headrace.drivers.errors import translated
-from headrace.model import payloads
 from headrace.model.errors import ConfigurationError
 from headrace.model.keys import check_key
-from headrace.model.publish_options import PublishKeywords, PublishManyKeywords, PublishOptions
+from headrace.model.messages import payloads
+from headrace.model.messages.publish_options import PublishKeywords, PublishManyKeywords, PublishOptions
 
 T = TypeVar("T")
 

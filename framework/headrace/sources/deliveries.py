@@ -20,8 +20,8 @@ from urllib.parse import parse_qsl
 
 import msgspec
 
-from headrace.model import payloads
 from headrace.model.errors import InvalidData
+from headrace.model.messages import payloads
 from headrace.sources import signatures
 from headrace.sources.templates import KeyTemplate, sha256
 from headrace.sources.webhook import WebhookSpec

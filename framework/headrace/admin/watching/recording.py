@@ -9,7 +9,7 @@ import msgspec
 
 from headrace.model import conditions
 from headrace.model.conditions import Condition
-from headrace.model.selections import DeadLetterCriteria
+from headrace.model.conditions.selections import DeadLetterCriteria
 from headrace.model.specs import ConsumerSpec, StreamSpec
 from headrace.model.text.masking import HIDDEN, masked, masked_push
 

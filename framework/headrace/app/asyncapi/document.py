@@ -20,7 +20,7 @@ import msgspec
 from headrace.app.asyncapi.schemas import Schema, schemas_of
 from headrace.app.consumer import Consumer
 from headrace.model.conditions import describe
-from headrace.model.payloads import CODEC_HEADER, VERSION_HEADER
+from headrace.model.messages.payloads import CODEC_HEADER, VERSION_HEADER
 from headrace.model.schedules import ScheduleSpec
 from headrace.model.specs import StreamSpec
 from headrace.runtime.formats.format import StreamFormat

@@ -12,10 +12,10 @@ import anyio.to_thread
 import msgspec
 
 from headrace.flow.due_times import DueTimes, due_times, zone_of
-from headrace.model import payloads
 from headrace.model.durations import Duration
 from headrace.model.errors import ConfigurationError, InvalidInput
 from headrace.model.keys import check_key
+from headrace.model.messages import payloads
 from headrace.model.schedules import Missed, ScheduleSpec
 from headrace.runtime.formats.format import StreamFormat
 from headrace.runtime.isolation import in_own_task

@@ -14,7 +14,7 @@ from headrace.app.streams.signatures import (
     Publishes,
     PublishesInTransaction,
 )
-from headrace.model.publish_options import PublishKeywords, PublishManyKeywords
+from headrace.model.messages.publish_options import PublishKeywords, PublishManyKeywords
 from headrace.model.records import DeadLetter, StoredMessage
 from headrace.runtime.formats.format import StreamFormat
 from headrace.runtime.formats.upcasting import U as Upcast

@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import msgspec
 
-from headrace.model import payloads
 from headrace.model.errors import InvalidData, InvalidInput
 from headrace.model.keys import check_key
+from headrace.model.messages import payloads
 
 
 class Record(msgspec.Struct, forbid_unknown_fields=True):

@@ -11,7 +11,7 @@ from cyclopts import Parameter
 from headrace.cli.errors import UsageError
 from headrace.cli.options.common import flag
 from headrace.cli.options.times import parse_place, past
-from headrace.model.selections import Criterion, described
+from headrace.model.conditions.selections import Criterion, described
 
 DryRunOption = Annotated[bool, flag("Change nothing. Only count the messages.")]
 
@@ -102,7 +102,7 @@ class CriteriaOptions:
 
 
 def options_of(criteria: type) -> type[CriteriaOptions]:
-    """Make the options for the criteria of a class, see `headrace.model.selections`."""
+    """Make the options for the criteria of a class, see `headrace.model.conditions.selections`."""
     options = [(one.name, _option(one), field(default=None)) for one in described(criteria)]
     namespace = {"__module__": __name__}  # one of the standard library's is taken for a type without fields
     made = make_dataclass(

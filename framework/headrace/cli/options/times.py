@@ -14,7 +14,7 @@ from headrace.cli.errors import UsageError
 from headrace.cli.output.stderr import print_notice
 from headrace.model.durations import seconds
 from headrace.model.errors import ConfigurationError
-from headrace.model.payloads import MAX_EXPIRES_IN, MIN_EXPIRES_IN
+from headrace.model.messages.payloads import MAX_EXPIRES_IN, MIN_EXPIRES_IN
 
 Place = int | datetime | Literal["start", "end"]
 """Where in a stream: a seq, a time, or the start or the end of the stream."""

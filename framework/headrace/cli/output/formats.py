@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from headrace.model.payloads import CODEC_HEADER
+from headrace.model.messages.payloads import CODEC_HEADER
 
 
 class HasData(Protocol):

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import msgspec
 
 from headrace.model.errors import ConfigurationError, InvalidInput
-from headrace.model.publish_options import PublishOptions
+from headrace.model.messages.publish_options import PublishOptions
 
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,47}")
 """The name of a schedule."""

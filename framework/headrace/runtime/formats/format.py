@@ -9,14 +9,14 @@ from typing import Any, get_origin, is_typeddict
 
 import msgspec
 
-from headrace.model import payloads
 from headrace.model.conditions import Condition
 from headrace.model.conditions.paths import root
 from headrace.model.conditions.tree import children
 from headrace.model.errors import ConfigurationError, InvalidData
 from headrace.model.keys import check_key
+from headrace.model.messages import payloads
+from headrace.model.messages.payloads import CODEC_HEADER, VERSION_HEADER
 from headrace.model.outcomes import Reject, Unfit
-from headrace.model.payloads import CODEC_HEADER, VERSION_HEADER
 from headrace.model.specs import ConsumerSpec
 from headrace.model.text.error_text import text_of
 from headrace.runtime.formats.codec import Codec, UnreadablePayload

@@ -14,7 +14,7 @@ from uuid import UUID
 import msgspec
 
 from headrace.flow.seq_ranges import SeqRanges
-from headrace.model.payloads import time_to_live
+from headrace.model.messages.payloads import time_to_live
 from headrace.model.records import Batch
 
 MAX_RANGES = 32

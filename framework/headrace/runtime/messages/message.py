@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 from headrace.flow.lease import Lease
-from headrace.model import payloads
 from headrace.model.clock import Clock, from_microseconds
 from headrace.model.durations import Duration, seconds
 from headrace.model.errors import LeaseLost
+from headrace.model.messages import payloads
 from headrace.model.outcomes import Failure
 from headrace.model.specs import Backoff
 from headrace.runtime.calls import Call

@@ -8,10 +8,10 @@ from datetime import datetime
 from typing import Any, Protocol, Unpack
 
 from headrace import drivers, store
-from headrace.model import payloads
 from headrace.model.errors import InvalidInput, NotConnected
 from headrace.model.keys import check_key
-from headrace.model.publish_options import PublishKeywords, PublishManyKeywords, PublishOptions, due
+from headrace.model.messages import payloads
+from headrace.model.messages.publish_options import PublishKeywords, PublishManyKeywords, PublishOptions, due
 from headrace.runtime.instruments import Instruments, NoInstruments, Sending
 from headrace.runtime.messages.transaction import Transaction, transaction
 from headrace.store.database.errors import translated

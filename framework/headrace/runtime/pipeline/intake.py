@@ -7,7 +7,7 @@ from datetime import datetime
 from itertools import repeat
 
 from headrace.flow.lease import Lease
-from headrace.model import payloads
+from headrace.model.messages import payloads
 from headrace.model.records import Batch
 from headrace.runtime.execution.actors import Actors
 from headrace.runtime.instruments import Sample

@@ -16,12 +16,12 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from headrace.model import payloads
 from headrace.model.durations import seconds
 from headrace.model.errors import ConfigurationError, InvalidInput
 from headrace.model.keys import check_key
-from headrace.model.payloads import RESERVED_MESSAGE_IDS
-from headrace.model.publish_options import PLAIN, PublishOptions
+from headrace.model.messages import payloads
+from headrace.model.messages.payloads import RESERVED_MESSAGE_IDS
+from headrace.model.messages.publish_options import PLAIN, PublishOptions
 from headrace.model.settings import Setting, amount, settings_of
 from headrace.server.data_plane.bounds import MAX_PUBLISHED, MAX_RECEIVED, MAX_SETTLED, MAX_WAIT
 from headrace.server.data_plane.publish_batching import Incoming

@@ -24,7 +24,7 @@ import msgspec
 from headrace import store
 from headrace.flow.seq_ranges import SeqRanges
 from headrace.model.errors import StoreUnavailable
-from headrace.model.payloads import expiry, time_to_live
+from headrace.model.messages.payloads import expiry, time_to_live
 from headrace.model.records import Batch
 
 MAX_RANGES = 32

@@ -14,7 +14,7 @@ import msgspec
 from headrace import store
 from headrace.model.errors import InvalidInput
 from headrace.model.keys import check_key
-from headrace.model.publish_options import PLAIN, PublishOptions, due
+from headrace.model.messages.publish_options import PLAIN, PublishOptions, due
 from headrace.server.data_plane.coalescing import fail
 from headrace.server.data_plane.gathering import Gathering
 from headrace.server.errors import unavailable

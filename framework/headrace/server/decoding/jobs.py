@@ -9,9 +9,9 @@ from functools import lru_cache
 
 import msgspec
 
-from headrace.model import payloads
 from headrace.model.errors import InvalidInput, public_text
-from headrace.model.publish_options import PublishOptions
+from headrace.model.messages import payloads
+from headrace.model.messages.publish_options import PublishOptions
 from headrace.server.data_plane.bodies import invalid_field, read_messages
 from headrace.server.data_plane.publish_batching import Incoming
 from headrace.server.errors import Problem

@@ -18,7 +18,7 @@ from litestar.openapi.config import OpenAPIConfig
 from litestar.openapi.plugins import OpenAPIRenderPlugin
 from litestar.openapi.spec import Components, SecurityScheme, Tag
 
-from headrace.admin.operations import OPERATIONS
+from headrace.admin.requests.operations import OPERATIONS
 from headrace.server.openapi.additions import ANSWERS, EXAMPLES, PATHS
 from headrace.server.routes.callers.sessions import SignIn
 from headrace.server.routes.http_consumers import NewHttpConsumer

@@ -14,7 +14,7 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import JSONBody, QueryParameter
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from headrace.model.publish_options import PublishOptions
+from headrace.model.messages.publish_options import PublishOptions
 from headrace.server.data_plane.bounds import MAX_RECEIVED
 from headrace.server.routes.context import AnyRequest, Context
 from headrace.server.routes.parameters import AnyConsumerRef, ConsumerRef, StreamRef

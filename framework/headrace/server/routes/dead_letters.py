@@ -12,8 +12,8 @@ from litestar.response import Stream
 
 from headrace import store
 from headrace.admin.validation import MAX_ANSWER_BYTES, check_seq, dead_letters_of
+from headrace.model.conditions.selections import DeadLetterCriteria, DeathCriteria
 from headrace.model.records import BlockedKey, DeadLetter, DeadLetterGroup, GroupedBy
-from headrace.model.selections import DeadLetterCriteria, DeathCriteria
 from headrace.server.errors import Problem
 from headrace.server.routes.context import AnyRequest, Context
 from headrace.server.routes.inspecting.exports import EXPORT_PAGE, NDJSON, exported

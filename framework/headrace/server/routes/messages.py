@@ -13,7 +13,7 @@ from litestar.params import JSONBody, QueryParameter
 from headrace import store
 from headrace.admin.messages import publish_by_hand
 from headrace.admin.validation import MAX_ANSWER_BYTES, of_key
-from headrace.model.payloads import encode_headers
+from headrace.model.messages.payloads import encode_headers
 from headrace.model.records import Erasure
 from headrace.model.text.error_text import MAX_ERROR
 from headrace.server.errors import Problem

@@ -1,4 +1,4 @@
-"""The routes of `headrace.admin.operations`, made of its rows."""
+"""The routes of `headrace.admin.requests.operations`, made of its rows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from litestar.params import JSONBody
 from msgspec import Struct, defstruct, structs
 
 from headrace.admin import Admin
-from headrace.admin.operations import CONSUMER, DATABASE, OPERATIONS, SCHEDULE, SOURCE, TOKEN, Count, Operation
+from headrace.admin.requests.operations import CONSUMER, DATABASE, OPERATIONS, SCHEDULE, SOURCE, TOKEN, Count, Operation
 from headrace.model.capture import Backfill, BackfillInfo
 from headrace.model.sources import SourceInfo
 from headrace.server.access.scopes import Need

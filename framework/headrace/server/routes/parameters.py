@@ -14,9 +14,9 @@ from litestar.params import Parameter as AnyParameter
 from litestar.params import PathParameter, QueryParameter
 
 from headrace.admin import MAX_LIMIT
+from headrace.model.conditions.selections import MAX_CHOSEN, Criterion, described
 from headrace.model.conditions.tree import MAX_JSON_BYTES
 from headrace.model.keys import MAX_FILTERS, MAX_KEY_BYTES
-from headrace.model.selections import MAX_CHOSEN, Criterion, described
 from headrace.server.query_parameters import check_parameters
 
 # These limits are checked where filters and conditions are read, with better errors.
@@ -113,7 +113,7 @@ Handler = TypeVar("Handler", bound=Callable[..., Any])
 
 
 def with_criteria(criteria: type) -> Callable[[Handler], Handler]:
-    """Give a handler with `**criteria` a query parameter for each of them, see `headrace.model.selections`."""
+    """Give a handler with `**criteria` a query parameter for each of them, see `headrace.model.conditions.selections`."""
     added = {one.name: _parameter(one) for one in described(criteria)}
 
     def decorate(handler: Handler) -> Handler:

@@ -16,10 +16,10 @@ from headrace.admin.validation import (
     condition_of,
     filters_of,
 )
+from headrace.model.conditions.selections import DeadLetterCriteria, Filter, Where
 from headrace.model.keys import check_key
 from headrace.model.pages import Page
 from headrace.model.records import DeadLetter, PeekedMessage, StoredMessage
-from headrace.model.selections import DeadLetterCriteria, Filter, Where
 from headrace.model.watching.journeys import Journey
 from headrace.model.watching.operations import SearchStep
 from headrace.server.data_plane.registry import CachedConsumer

@@ -8,7 +8,7 @@ from typing import Annotated
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from headrace.model.capture import CaptureInfo
-from headrace.model.selections import WhereJson as Where
+from headrace.model.conditions.selections import WhereJson as Where
 from headrace.model.sources import SourceInfo
 from headrace.server.wire.settings import answer, request
 from headrace.sources.postgres.settings import MOST_COLUMNS

@@ -9,9 +9,9 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from headrace.admin.validation import argument, changed, pushed
 from headrace.model import conditions
+from headrace.model.conditions.selections import Filters
+from headrace.model.conditions.selections import WhereJson as Where
 from headrace.model.push import LONGEST_HEADER, Push
-from headrace.model.selections import Filters
-from headrace.model.selections import WhereJson as Where
 from headrace.model.settings import settings_of
 from headrace.model.specs import Backoff, ConsumerSpec
 from headrace.server.wire.common import given

@@ -7,10 +7,10 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
-from headrace.admin.bodies import Choice
 from headrace.admin.messages import MAX_ERASED
+from headrace.admin.requests.bodies import Choice
 from headrace.model.keys import MAX_KEY_BYTES
-from headrace.model.publish_options import PublishOptions
+from headrace.model.messages.publish_options import PublishOptions
 from headrace.model.records import PeekedMessage, Standing, StoredMessage
 from headrace.model.text.error_text import MAX_ERROR
 from headrace.server.data_plane.bounds import MAX_DELAY_MS, MAX_PUBLISHED, MAX_RECEIVED, MAX_SETTLED, MAX_WAIT

@@ -7,10 +7,10 @@ from typing import Any
 
 import msgspec
 
+from headrace.model.conditions.selections import DeadLetterCriteria, Filter, described
 from headrace.model.errors import InvalidInput
 from headrace.model.pages import Page
 from headrace.model.records import DeadLetter, DeadLetterGroup, GroupedBy
-from headrace.model.selections import DeadLetterCriteria, Filter, described
 from headrace.store.database.database import Executor
 from headrace.store.database.pages import page_of
 from headrace.store.messages.peek import CONTENT, encoded, read

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import msgspec
 
-from headrace.model.selections import DeadLetterCriteria
+from headrace.model.conditions.selections import DeadLetterCriteria
 from headrace.model.watching.operations import Job, JobKind
 from headrace.store.database.database import Executor
 from headrace.store.messages.dead_letters import chosen

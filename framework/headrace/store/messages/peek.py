@@ -11,8 +11,8 @@ import msgspec
 
 from headrace.model import conditions
 from headrace.model.conditions import Condition
+from headrace.model.messages.payloads import expiry
 from headrace.model.pages import Page
-from headrace.model.payloads import expiry
 from headrace.model.records import PEEK_STATES, PeekedMessage, StoredMessage
 from headrace.store.database.database import Executor
 from headrace.store.database.pages import page_of, text_size

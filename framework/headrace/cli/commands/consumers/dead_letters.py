@@ -18,8 +18,8 @@ from headrace.cli.options.times import in_utc
 from headrace.cli.output.formats import count, indented_data, number_or_dash, one_line_json
 from headrace.cli.output.results import print_list, print_next_page, print_result
 from headrace.cli.output.stderr import confirm, print_notice
+from headrace.model.conditions.selections import DeadLetterCriteria, DeathCriteria
 from headrace.model.records import DeadLetter, GroupedBy
-from headrace.model.selections import DeadLetterCriteria, DeathCriteria
 from headrace.model.text.printing import printable_json
 from headrace.model.watching.operations import Job, JobKind
 

@@ -26,11 +26,11 @@ from headrace.cli.output.formats import count, one_line_data, one_line_json
 from headrace.cli.output.json_output import print_json
 from headrace.cli.output.results import print_list, print_result
 from headrace.cli.output.stderr import confirm, print_notice
-from headrace.model import payloads
 from headrace.model.conditions import CREATED_AT, And, Condition, parse
 from headrace.model.errors import InvalidData
 from headrace.model.keys import check_key
-from headrace.model.publish_options import MAX_DELAY, PublishOptions
+from headrace.model.messages import payloads
+from headrace.model.messages.publish_options import MAX_DELAY, PublishOptions
 from headrace.model.records import StoredMessage
 
 if TYPE_CHECKING:

@@ -6,10 +6,10 @@ from collections.abc import AsyncIterator
 
 import msgspec
 
+from headrace.model.conditions.selections import DeadLetterCriteria
 from headrace.model.errors import HeadraceError
 from headrace.model.pages import Page
 from headrace.model.records import DeadLetter
-from headrace.model.selections import DeadLetterCriteria
 from headrace.server.data_plane.registry import CachedConsumer
 from headrace.server.errors import error_response
 from headrace.server.routes.raw_messages import RawMessages

@@ -30,8 +30,8 @@ from typing import Any, TypeVar
 import anyio
 import msgspec
 
-from headrace.model import payloads
 from headrace.model.errors import ConfigurationError, InvalidData
+from headrace.model.messages import payloads
 from headrace.model.text.error_text import error_text
 from headrace.runtime.user_code import interrupts
 from headrace.sources.postgres.errors import SourceStopped

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 from msgspec import Meta, Struct
 
-from headrace.model import selections
-from headrace.model.selections import MAX_CHOSEN, Criterion, Filters, Seq, WhereJson, described
+from headrace.model.conditions import selections
+from headrace.model.conditions.selections import MAX_CHOSEN, Criterion, Filters, Seq, WhereJson, described
 from headrace.sources.postgres.settings import MOST_TABLES
 from headrace.sources.postgres.table_names import MAX_NAME
 

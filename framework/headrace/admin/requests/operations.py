@@ -14,7 +14,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from headrace.admin.bodies import (
+from headrace.admin.requests.bodies import (
     Choice,
     DeadLetterChoice,
     NewBackfill,

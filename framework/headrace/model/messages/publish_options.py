@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from headrace.model.durations import Duration, when
 from headrace.model.errors import InvalidInput
-from headrace.model.payloads import MAX_EXPIRES_IN, MIN_EXPIRES_IN, RESERVED_MESSAGE_IDS, with_expiry
+from headrace.model.messages.payloads import MAX_EXPIRES_IN, MIN_EXPIRES_IN, RESERVED_MESSAGE_IDS, with_expiry
 from headrace.model.settings import Setting
 
 MAX_MESSAGE_ID_BYTES = 256

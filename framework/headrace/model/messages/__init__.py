@@ -1,0 +1,1 @@
+"""Messages of publishers: their payloads, and the options of publish."""
