@@ -1,8 +1,7 @@
 # Everything that is installed goes into .venv; nothing else on the machine is touched.
 
 PYTHON ?= python3
-# Tests wait for a part of their time, so three processes fill two cores.
-JOBS ?= 3
+JOBS ?= 2
 BIN := .venv/bin
 CORE := .venv/.core
 READY := .venv/.ready
@@ -32,8 +31,7 @@ ifdef ARGS
 	$(BIN)/python -m pytest -n $(JOBS) $(ARGS)
 else
 	$(BIN)/python -m pytest -n $(JOBS) --ignore tests/spark
-	@# A session of Spark has threads of its own, so that two processes fill two cores.
-	$(BIN)/python -m pytest -n $(or $(filter 1,$(JOBS)),2) tests/spark
+	$(BIN)/python -m pytest -n $(JOBS) tests/spark
 endif
 
 test-long: $(READY)  ## Run the tests that take many seconds each, which `make test` leaves out

@@ -18,6 +18,7 @@ from headrace.sources.postgres.capture.schema_cache import SchemaCache
 from headrace.sources.postgres.capture.table_watch import LONGEST_RETRY_DELAY, TableWatch
 from headrace.sources.postgres.connection.source_connection import SourceConnection
 from headrace.sources.postgres.database import catalog
+from headrace.sources.postgres.held_capture import HeldCapture
 from headrace.sources.postgres.spec import PostgresSpec
 from tests.sources.postgres.captured import Shop
 from tests.sources.postgres.connections import connected
@@ -50,7 +51,7 @@ class Watched:
             spec = PostgresSpec.stored(todo.name, todo.stream, todo.settings)
             watched._number, watched._epoch = todo.number, epoch
             watched._watch = TableWatch(
-                shop.database, todo, spec, epoch, "p", SchemaCache(spec), clock=lambda: watched.now
+                HeldCapture(shop.database, todo.number, epoch), todo, spec, "p", SchemaCache(spec), lambda: watched.now
             )
             await watched._watch.find_tables(connection)
             await watched._watch.guard.prepare(connection, captured_before=False)
@@ -179,7 +180,8 @@ async def test_a_capturer_looks_for_due_verifications_every_ten_seconds(shop: Sh
         async def connect() -> SourceConnection:
             return connection
 
-        backfiller = Backfiller(shop.database, todo.number, epoch, spec, connect, lambda: tables, lambda: now)
+        capture = HeldCapture(shop.database, todo.number, epoch)
+        backfiller = Backfiller(capture, spec, connect, lambda: tables, lambda: now)
 
         async def count(after: float) -> int:
             nonlocal now
