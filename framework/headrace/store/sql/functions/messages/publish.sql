@@ -264,8 +264,8 @@ begin
             'unique_while can''t be %L: take "pending", or "waiting" to publish while a message of the unique key is in flight.', v_given.unique_while[1]);
     end if;
     if v_given.has_ids or v_given.has_unique_keys then
-        -- Lock the stream's table before its row, which ids and unique keys refer to. A deletion of the stream locks them
-        -- in this order, too.
+        -- Lock the stream's table before its row, which ids and unique keys refer to. A deletion of the stream locks the
+        -- row first, so a publisher may be ended as a deadlock with it.
         execute format('lock table only %s in row exclusive mode', v_stream.relation);
     end if;
     if v_given.has_ids then
