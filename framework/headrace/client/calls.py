@@ -72,14 +72,13 @@ FORCED = Argument("force", False, convert=lambda force: "true" if force else "fa
 DRY_RUN = Argument("dry_run", False)
 ABOVE = Argument("above", 0, convert=lambda above: above or None)
 AFTER = Argument("above", 0, sent_as="after", convert=lambda above: above or None)
-IDS = Argument("ids", None)
 RANGE = (
     FILTER, WHERE, Argument("start_seq", None), Argument("end_seq", None), Argument("start_time", None),
     Argument("end_time", None), DRY_RUN,
 )  # fmt: skip
-CRITERIA = {"filter": FILTER, "where": WHERE}
+CONVERTED = {one.name: one for one in (FILTER, WHERE)}
 DEATH, DEAD_LETTERS = (
-    tuple(CRITERIA.get(one.name, Argument(one.name, None)) for one in described(criteria))
+    tuple(CONVERTED.get(one.name, Argument(one.name, None)) for one in described(criteria))
     for criteria in (DeathCriteria, DeadLetterCriteria)
 )
 
@@ -304,7 +303,6 @@ class Calls:
 
 # --- the calls of operations
 
-CONVERTED = {one.name: one for one in (FILTER, WHERE)}
 FORMS: dict[type, Any] = {SourceInfo: Info[SourceInfo]}
 """The form in answers of records that have another one there."""
 

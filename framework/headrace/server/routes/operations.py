@@ -69,8 +69,9 @@ def _token_changed(context: RouteContext, token: Any) -> None:
     context.access.changed(token.id)
 
 
-def _source_changed(context: RouteContext, _: Any) -> None:
-    context.engine.clear_caches()
+def _source_changed(context: RouteContext, source: Any) -> None:
+    if isinstance(source, SourceInfo):  # other operations leave what is cached of it as it is
+        context.engine.clear_caches()
 
 
 SUBJECTS = {
@@ -92,6 +93,9 @@ SUBJECTS = {
     TOKEN: Subject("/tokens/{token:str}", {"token": TokenRef}, "Tokens", _of_all_streams, _token_changed),
 }
 """The kinds of objects by the beginning of their paths."""
+
+_SECTIONS = re.compile(r"\n\n(?:Args|Returns|Raises):|\sRaises `")
+"""Where a docstring ends to describe what a route does."""
 
 _METHODS = {"GET": get, "POST": post, "DELETE": delete}
 
@@ -122,9 +126,7 @@ def _route(name: str, operation: Operation) -> HTTPRouteHandler:
         subject.path + operation.path.removeprefix(beginning),
         effect="change" if operation.changes else "read",
         summary=operation.summary,
-        description=re.split(r"\n\n(?:Args|Returns|Raises):|\sRaises `", cleandoc(getattr(Admin, name).__doc__ or ""))[
-            0
-        ],
+        description=_SECTIONS.split(cleandoc(getattr(Admin, name).__doc__ or ""))[0],
         tags=[subject.tag],
         status_code=operation.status,
     )

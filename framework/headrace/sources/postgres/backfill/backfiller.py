@@ -110,7 +110,7 @@ class Backfiller:
         self._keys: dict[str, tuple[str, ...]] = {}  # of the tables of which changes are captured
         self._pending: dict[bytes, PendingChunk] = {}  # in the order of their watermarks
         self._appending: deque[tuple[int, float, float]] = deque()  # reached: rows, when, and the time to read them
-        self._published: str | None = None
+        self._published: str | None = None  # the table whose rows are published, and not compared
         self._discarded = False  # whether a chunk was discarded, and the following ones with it
         self._progress = anyio.Event()
         # A transform may take milliseconds for each row, and all rows of a chunk are shaped at one

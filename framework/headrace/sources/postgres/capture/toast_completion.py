@@ -39,6 +39,8 @@ _decode_record = msgspec.json.Decoder(dict[str, Raw]).decode
 ROWS_AT_ONCE = 50
 """Largest number of rows to ask the captured database for in one statement."""
 
+_NOTHING: Mapping[str, Raw] = {}
+
 _GONE = frozenset(("42P01", "3F000", "42703"))  # undefined_table, invalid_schema_name, undefined_column
 
 
@@ -75,26 +77,33 @@ class ToastCompletion:
         if not shaped_changes.incomplete:
             return
         keys, incomplete = shaped_changes.keys, {one.index: one for one in shaped_changes.incomplete}
-        in_stream = {keys[index] for index, row in incomplete.items() if self._is_stream_exact(row)}
-        latest: dict[str, str] = {}
+        in_stream = {index for index, row in incomplete.items() if self._is_stream_exact(row)}
+        latest: dict[str, Mapping[str, Raw]] = {}
         if in_stream:
-            latest = await store.captured_rows(executor, self._spec.stream, sorted(in_stream))
+            stored = await store.captured_rows(
+                executor, self._spec.stream, sorted({keys[index] for index in in_stream})
+            )
+            latest = {key: _record(data) for key, data in stored.items()}
         not_found = [
             row
             for index, row in incomplete.items()
-            if not self._is_stream_exact(row) or not _record(latest.get(keys[index])).keys() >= set(row.missing)
+            if index not in in_stream or not latest.get(keys[index], _NOTHING).keys() >= set(row.missing)
         ]
         in_table = await self._table_rows(not_found, executor)
         incomplete_keys = {keys[index] for index in incomplete}
         for index, key in enumerate(keys):
             if key not in incomplete_keys:
                 continue
-            if (row := incomplete.get(index)) is not None:
-                previous = None if row.key_changed else latest.get(key)
-                values = {**in_table.get(index, {}), **_record(previous)}
-                shaped_changes.data[index] = _completed(row, shaped_changes.data[index], values)
+            row = incomplete.get(index)
+            if row is None:
+                record = _record(shaped_changes.data[index])
+            else:
+                previous = _NOTHING if row.key_changed else latest.get(key, _NOTHING)
+                message = _completed(row, shaped_changes.data[index], {**in_table.get(index, _NOTHING), **previous})
+                record = message.record or _NOTHING
+                shaped_changes.data[index] = row_messages.encode(message)
             if self._all_published:
-                latest[key] = shaped_changes.data[index]
+                latest[key] = record
         self._shaper.finish_incomplete(shaped_changes)
 
     def _is_stream_exact(self, row: IncompleteRow) -> bool:
@@ -153,19 +162,17 @@ class ToastCompletion:
         }
 
 
-def _completed(row: IncompleteRow, data: str, values: Mapping[str, Raw]) -> str:
+def _completed(row: IncompleteRow, data: str, values: Mapping[str, Raw]) -> row_messages.RowMessage:
     """Return a message with the missing values of its row."""
     message = row_messages.decode(data)
     record = message.record or {}
     record |= {name: values[name] for name in row.missing if name in values}
     in_order = {one.name: record[one.name] for one in row.table.columns if one.name in record}
     message.record = {**in_order, **record}
-    return row_messages.encode(message)
+    return message
 
 
-def _record(data: str | None) -> Mapping[str, Raw]:
-    if data is None:
-        return {}
+def _record(data: str) -> Mapping[str, Raw]:
     try:
         return row_messages.decode(data).record or {}
     except msgspec.DecodeError:
