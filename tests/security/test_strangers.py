@@ -226,6 +226,18 @@ async def test_strangers_sign_in_at_a_place_of_their_own() -> None:
         await asyncio.gather(*waiting)
 
 
+async def test_without_tokens_the_places_of_the_management_go_round_the_addresses() -> None:
+    limits = Limits(Options(max_managed=2))
+    hostile, calm = ({"client": (f"192.0.2.{number}", 1)} for number in range(2))
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(limits.managing(hostile))
+        waiting = asyncio.ensure_future(_manage(limits, hostile))
+        await _manage(limits, calm)
+        assert not waiting.done()
+        await stack.aclose()
+        await waiting
+
+
 async def _manage(limits: Limits, scope: Any) -> None:
     async with limits.managing(scope):
         pass

@@ -52,7 +52,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
             `max_requests`.
         max_pipelined: The most requests that a client may send ahead of their responses. Others get 400.
         max_managed: The most concurrent requests of the management API. No token has more than half of these
-            places, free places go round the tokens, and others wait.
+            places, free places go round the tokens, and others wait. While there are no tokens, the same goes for
+            addresses.
         max_managed_waiting: The most requests of one token that wait for a place of the management API. Others
             get 503.
         managed_timeout: The longest wait for such a place. After that the request gets 503.

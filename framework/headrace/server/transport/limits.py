@@ -271,9 +271,10 @@ class Limits:
         Raises:
             Problem: no place became free in time (503).
         """
-        caller: Caller | None = scope.get(_CALLER)
-        # Strangers have one place of their own, which goes round their addresses.
-        places = self._signing_in if isinstance(caller, Stranger) else self._managing
+        caller: Caller = scope.get(_CALLER) or Stranger(self.clients.address_of(scope))
+        # Strangers have one place of their own, which goes round their addresses. While no token exists, nobody is a
+        # stranger, and all places go round the addresses.
+        places = self._signing_in if isinstance(scope.get(_CALLER), Stranger) else self._managing
         try:
             async with places.place(caller, self.options.managed_timeout):
                 yield
