@@ -328,7 +328,7 @@ def _answer(answer: Any) -> Callable[[Response], Any]:
     if isinstance(answer, Count):
         return count(answer.field)
     if types := get_args(answer):
-        return records(types[0])
+        return records(FORMS.get(types[0], types[0]))
     return record(FORMS.get(answer, answer))
 
 
