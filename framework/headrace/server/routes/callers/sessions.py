@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Final
 
-from litestar import Response, delete, get, post
+from litestar import Response, delete, post
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import JSONBody
 from msgspec import Meta, Struct
@@ -20,6 +20,7 @@ from headrace.server.access.identification import (
 )
 from headrace.server.access.sessions import secret_of
 from headrace.server.callers import Identity
+from headrace.server.routes import methods
 from headrace.server.routes.context import AnyRequest, Context
 
 
@@ -35,8 +36,8 @@ class IdentityAnswer(Struct):
     data: Identity
 
 
-@get("/me", effect="read", summary="Read who the caller is", tags=["Tokens"])
-async def read_me(request: AnyRequest, context: Context) -> IdentityAnswer:
+@methods.read("/me", summary="Read who the caller is", tags=["Tokens"])
+async def read_me(context: Context) -> IdentityAnswer:
     """Returns the caller's name, its scopes, and how the server identified it: by a token, by a session of the console,
     by a proxy, or not at all (`open`), because no token exists."""
     return IdentityAnswer(context.identity)
