@@ -12,7 +12,6 @@ from headrace.cli.connection.backend import Backend
 from headrace.cli.connection.connect import administer
 from headrace.cli.options.common import JsonOption, LimitOption
 from headrace.cli.options.selection import CriteriaOptions
-from headrace.cli.options.times import time_or_dash
 from headrace.cli.output.results import print_cut, print_list
 from headrace.model.watching.audit import AuditEntry
 
@@ -60,9 +59,9 @@ def audit(
 _COLUMNS = ("at", "actor", "via", "action", "stream", "object", "details")
 
 
-def _row(entry: AuditEntry) -> tuple[str, ...]:
-    actor, stream = entry.actor or f"({entry.role})", entry.stream or "–"
-    return time_or_dash(entry.at), actor, entry.via, entry.action, stream, entry.object.name, _summary(entry)
+def _row(entry: AuditEntry) -> tuple[object, ...]:
+    actor = entry.actor or f"({entry.role})"
+    return entry.at, actor, entry.via, entry.action, entry.stream, entry.object.name, _summary(entry)
 
 
 def _summary(entry: AuditEntry) -> str:
