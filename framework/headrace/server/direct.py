@@ -61,9 +61,15 @@ class DirectAnswers:
     """
 
     def __init__(
-        self, engine: Engine, data_plane: DataPlane, access: Access, limits: Limits, origins: OriginPolicy,
-        elsewhere: Callable[[], bool], count: Count,
-    ) -> None:  # fmt: skip
+        self,
+        engine: Engine,
+        data_plane: DataPlane,
+        access: Access,
+        limits: Limits,
+        origins: OriginPolicy,
+        elsewhere: Callable[[], bool],
+        count: Count,
+    ) -> None:
         self._engine = engine
         self._data_plane = data_plane
         self._access = access
@@ -166,9 +172,14 @@ class DirectAnswers:
         return True
 
     def _end_receive(
-        self, consumer: CachedConsumer, receivers: Receivers, receiver: Receiver, exchange: Exchange, began: float,
+        self,
+        consumer: CachedConsumer,
+        receivers: Receivers,
+        receiver: Receiver,
+        exchange: Exchange,
+        began: float,
         answer: asyncio.Future[Share],
-    ) -> None:  # fmt: skip
+    ) -> None:
         response: Response | None = None
         undelivered: Callable[[], None] | None = None
         try:
@@ -212,9 +223,15 @@ class DirectAnswers:
         return True
 
     def _end_ack(
-        self, endpoint: Endpoint, consumer: CachedConsumer, ack_ids: list[str], lease: int, exchange: Exchange,
-        began: float, answer: asyncio.Future[Lost],
-    ) -> None:  # fmt: skip
+        self,
+        endpoint: Endpoint,
+        consumer: CachedConsumer,
+        ack_ids: list[str],
+        lease: int,
+        exchange: Exchange,
+        began: float,
+        answer: asyncio.Future[Lost],
+    ) -> None:
         response: Response | None = None
         try:
             self._engine.end_ack(consumer, ack_ids, lease, answer)
@@ -228,9 +245,16 @@ class DirectAnswers:
     # --- the response
 
     def _end(
-        self, endpoint: Endpoint, exchange: Exchange, response: Response | None, began: float,
-        answer: asyncio.Future[Any], *, waits: bool = False, undelivered: Callable[[], None] | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        endpoint: Endpoint,
+        exchange: Exchange,
+        response: Response | None,
+        began: float,
+        answer: asyncio.Future[Any],
+        *,
+        waits: bool = False,
+        undelivered: Callable[[], None] | None = None,
+    ) -> None:
         """Send the response, if there is one, and count the request as ended.
 
         Args:
@@ -249,9 +273,14 @@ class DirectAnswers:
             self._ended(endpoint, exchange, response, began, waits)
 
     def _ended(
-        self, endpoint: Endpoint, exchange: Exchange, response: Response | None, began: float, waits: bool,
+        self,
+        endpoint: Endpoint,
+        exchange: Exchange,
+        response: Response | None,
+        began: float,
+        waits: bool,
         task: asyncio.Task[None] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._limits.end_whole(len(exchange.body), waits=waits)
         self._count(endpoint, exchange.head.method, response, began)
 

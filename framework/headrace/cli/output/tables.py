@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from headrace.cli.options.times import in_utc
+from headrace.cli.output.formats import in_utc
 from headrace.model.text.printing import printable
 
 if TYPE_CHECKING:

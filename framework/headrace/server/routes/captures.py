@@ -17,7 +17,7 @@ from headrace.admin.validation import MAX_ANSWER_BYTES
 from headrace.model.capture import Backfill, BackfillInfo, FailedChange, Finding
 from headrace.model.pages import Page, PageRequest
 from headrace.server.engine import Engine
-from headrace.server.errors import Problem
+from headrace.server.errors import invalid
 from headrace.server.merging import merged_page
 from headrace.server.routes import methods
 from headrace.server.routes.context import Context, RouteContext
@@ -38,12 +38,7 @@ async def check_spec(context: Context, data: Annotated[NewSource, Body()]) -> Li
     await context.check_all_streams("admin")
     spec = data.spec(data.stream)
     if not isinstance(spec, PostgresSpec):
-        raise Problem(
-            422,
-            "invalid",
-            "kind='webhook' can't be checked. Only sources of the kind postgres can.",
-            validation_errors={"kind": ["webhook"]},
-        )
+        raise invalid("kind='webhook' can't be checked. Only sources of the kind postgres can.", "kind", "webhook")
     context.engine.transforms.check_settings(spec.settings())
     return Listed(await context.admin.check_spec(spec))
 

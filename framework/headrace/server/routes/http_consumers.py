@@ -9,7 +9,7 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import JSONBody
 from msgspec import UNSET, Meta, UnsetType
 
-from headrace.server.errors import Problem
+from headrace.server.errors import invalid
 from headrace.server.routes import methods
 from headrace.server.routes.consumers import create, edit, remove
 from headrace.server.routes.context import Context, RouteContext
@@ -86,12 +86,7 @@ async def _stream(context: RouteContext, data: NewHttpConsumer) -> str:
         remedy = f"Name one of the streams: {', '.join(names[:20])}."
     else:
         remedy = "Create a stream first, by POST to /v1/streams."
-    raise Problem(
-        422,
-        "invalid",
-        f"`stream` is missing, and there are {len(names)} streams. {remedy}",
-        validation_errors={"stream": [remedy]},
-    )
+    raise invalid(f"`stream` is missing, and there are {len(names)} streams. {remedy}", "stream", remedy)
 
 
 ROUTES: Final[Sequence[HTTPRouteHandler]] = (

@@ -16,7 +16,7 @@ from headrace.admin.validation import MAX_ANSWER_BYTES, of_key, selection_of
 from headrace.model.messages.payloads import encode_headers
 from headrace.model.records import Erasure
 from headrace.model.text.error_text import MAX_ERROR
-from headrace.server.errors import Problem
+from headrace.server.errors import Problem, invalid
 from headrace.server.routes import methods
 from headrace.server.routes.context import AnyRequest, Context
 from headrace.server.routes.paging import PAGE_SIZE, SeqPage, page
@@ -160,9 +160,8 @@ async def list_erasures(context: Context, stream: StreamRef, asked: SeqPage) -> 
 def _one_of(filters: list[str] | None, older: list[str] | None) -> list[str] | None:
     """Return the filters under either name. Raises a `Problem` if both are given and differ."""
     if filters is not None and older is not None and filters != older:
-        differs = {"key_pattern": ["It differs from filter, which is its newer name."]}
         text = "filter and key_pattern are the same parameter. Give only filter."
-        raise Problem(422, "invalid", text, validation_errors=differs)
+        raise invalid(text, "key_pattern", "It differs from filter, which is its newer name.")
     return older if filters is None else filters
 
 

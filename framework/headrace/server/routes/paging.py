@@ -12,7 +12,7 @@ from headrace.admin.validation import MAX_ANSWER_BYTES
 from headrace.model.pages import Page, PageRequest
 from headrace.model.records import ConsumerInfo
 from headrace.model.settings import amount
-from headrace.server.errors import Problem
+from headrace.server.errors import invalid
 from headrace.server.wire.common import Listed
 from headrace.server.wire.consumers import MAX_NAME
 
@@ -41,8 +41,7 @@ class OnePlace(PageRequest[Place], frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if self.after is not None and self.before is not None:
-            text = "Give either after or before, not both."
-            raise Problem(422, "invalid", text, validation_errors={"before": [text]})
+            raise invalid("Give either after or before, not both.", "before")
 
 
 class SeqPage(OnePlace[int], frozen=True, kw_only=True):

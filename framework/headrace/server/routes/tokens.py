@@ -14,7 +14,7 @@ from headrace import store
 from headrace.admin.validation import MAX_ANSWER_BYTES
 from headrace.model.errors import ConfigurationError, InvalidInput, public_text
 from headrace.model.tokens import MOST_SCOPES, NAME, SCOPE, NewToken, TokenInfo, check_lifetime, check_name, parse_all
-from headrace.server.errors import Problem
+from headrace.server.errors import invalid
 from headrace.server.routes import methods
 from headrace.server.routes.context import Context
 from headrace.server.routes.paging import PAGE_SIZE, NamePage, page
@@ -90,8 +90,7 @@ def _field(field: str, check: Callable[[Value], T], value: Value) -> T:
     try:
         return check(value)
     except (InvalidInput, ConfigurationError) as error:
-        text = public_text(error)
-        raise Problem(422, "invalid", text, validation_errors={field: [text]}) from error
+        raise invalid(public_text(error), field) from error
 
 
 ROUTES: Final[Sequence[HTTPRouteHandler]] = (
