@@ -81,10 +81,15 @@ class Exchange:
         connection: the connection that it came from.
         body: the body as far as it has arrived.
         keep_alive: whether the connection goes on after the response.
+
+    Attributes:
+        began: when its answer began, for those without a task.
     """
 
+    began: float
+
     __slots__ = (
-        "_connection", "_gone", "_scope", "body", "disconnected", "head", "keep_alive", "more_body", "response_complete",
+        "_connection", "_gone", "_scope", "began", "body", "disconnected", "head", "keep_alive", "more_body", "response_complete",
     )  # fmt: skip
 
     def __init__(
