@@ -32,10 +32,14 @@ class Base:
     """
 
     def __init__(
-        self, database: store.Database, *, judging: float = 30.0, counting: float = 5.0,
+        self,
+        database: store.Database,
+        *,
+        judging: float = 30.0,
+        counting: float = 5.0,
         stored_database: Callable[[PostgresSpec], SourceDatabase | None] | None = None,
         given_database: Callable[[PostgresSpec], SourceDatabase | None] = lambda _: None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._database = database
         self._judging = judging
         self._counting = counting

@@ -28,9 +28,15 @@ class Journeys(Base):
         return cls(base._database, judging=base._judging, counting=base._counting)
 
     async def read(
-        self, stream: str, seq: int, *, limit: int = MAX_STOPS, after: str | None = None, raw: bool = False,
+        self,
+        stream: str,
+        seq: int,
+        *,
+        limit: int = MAX_STOPS,
+        after: str | None = None,
+        raw: bool = False,
         now: datetime | None = None,
-    ) -> Journey | None:  # fmt: skip
+    ) -> Journey | None:
         """Return the journey of a message, see `Admin.journey`."""
         check_seq("seq", seq)
         check_limit(limit)
@@ -62,17 +68,24 @@ def _headers(message: StoredMessage) -> dict[str, Any] | None:
 def stop_of(place: ConsumerPlace, message: StoredMessage | None, now: datetime) -> JourneyStop:
     """Say what became of a message in a consumer. `message` is None if it is no longer in the stream."""
     stop = JourneyStop(
-        consumer=place.consumer, consumer_id=str(place.consumer_id), state="waiting", reason="", attempts=place.attempts,
+        consumer=place.consumer,
+        consumer_id=str(place.consumer_id),
+        state="waiting",
+        reason="",
+        attempts=place.attempts,
         behind=place.head,
-    )  # fmt: skip
+    )
     match place.place:
         case "lease":
             return _in_flight(stop, place, now)
         case "ack":
             return _replaced(
-                stop, state="acked", acked_by=now, behind=None,
+                stop,
+                state="acked",
+                acked_by=now,
+                behind=None,
                 reason="A transaction has acked it together with its effects. Its lease is not settled yet.",
-            )  # fmt: skip
+            )
         case "letter":
             return _dead(stop, place)
         case "parked" | "tail" | "ahead" | "hole":
@@ -114,17 +127,25 @@ def _dead(stop: JourneyStop, place: ConsumerPlace) -> JourneyStop:
     if place.blocks:
         reason += " It blocks its key until it is redriven or purged."
     return _replaced(
-        stop, state="blocked" if place.blocks else "dead_letter", error=place.error, error_type=place.error_type,
-        died_at=place.since, behind=None, reason=reason,
-    )  # fmt: skip
+        stop,
+        state="blocked" if place.blocks else "dead_letter",
+        error=place.error,
+        error_type=place.error_type,
+        died_at=place.since,
+        behind=None,
+        reason=reason,
+    )
 
 
 def _unsettled(stop: JourneyStop, place: ConsumerPlace, message: StoredMessage | None, now: datetime) -> JourneyStop:
     expires = _expiry(message)
     if expires is not None and expires <= now:
         return _replaced(
-            stop, state="skipped", behind=None, reason=f"It expired at {_text(expires)}, before it was delivered or done."
-        )  # fmt: skip
+            stop,
+            state="skipped",
+            behind=None,
+            reason=f"It expired at {_text(expires)}, before it was delivered or done.",
+        )
     if place.head_place == "letter":
         return _replaced(stop, state="blocked", reason=f"The dead letter {place.head} blocks its key.")
     paused = "" if place.paused_until is None else " The consumer is paused."
@@ -159,17 +180,20 @@ def _passed(stop: JourneyStop, place: ConsumerPlace, message: StoredMessage | No
     stop = _replaced(stop, attempts=None, behind=None)
     if place.gap_at is not None:
         return _replaced(
-            stop, state="skipped",
+            stop,
+            state="skipped",
             reason=f"Retention removed messages from {place.gap_lower} to {(place.gap_upper or 0) - 1} before they were delivered, at {_text(place.gap_at)}.",
-        )  # fmt: skip
+        )
     if place.wanted is False:
         what = "Its key does not match the filters" if not place.by_key else "It does not meet the condition"
         return _replaced(stop, state="filtered", reason=f"{what} of the consumer, as they are now.")
     before = None if message is None else _before_start(place, message)
     if before is not None:
         return _replaced(
-            stop, state="skipped", reason=f"{before} It was delivered only if the consumer was moved back to it later, which is not remembered."
-        )  # fmt: skip
+            stop,
+            state="skipped",
+            reason=f"{before} It was delivered only if the consumer was moved back to it later, which is not remembered.",
+        )
     others = ["was dropped", "was passed over by a seek"]
     expires = _expiry(message)
     if expires is not None and expires <= now:
@@ -177,9 +201,10 @@ def _passed(stop: JourneyStop, place: ConsumerPlace, message: StoredMessage | No
     if place.deliver_policy == "last_per_key" and message is not None and message.created_at < place.began_at:
         others.insert(0, "was not the last one of its key when the consumer began")
     return _replaced(
-        stop, state="acked",
+        stop,
+        state="acked",
         reason=f"The position, {place.position}, has passed it, and nothing holds it. It was acked, or it {', or '.join(others)}. When is not remembered.",
-    )  # fmt: skip
+    )
 
 
 def _before_start(place: ConsumerPlace, message: StoredMessage) -> str | None:

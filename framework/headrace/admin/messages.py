@@ -196,9 +196,14 @@ class Messages(Base):
         return await store.publish(self._database, stream, check_key(key), data, headers, chosen)
 
     async def send_many(
-        self, stream: str, keys: Sequence[str], data: Sequence[str], headers: Sequence[str | None], *,
+        self,
+        stream: str,
+        keys: Sequence[str],
+        data: Sequence[str],
+        headers: Sequence[str | None],
+        *,
         expires_in: Duration | None = None,
-    ) -> int:  # fmt: skip
+    ) -> int:
         """Publish messages in order, all or none, at most 10,000 over HTTP. The lists are parallel. `expires_in`: see `send`.
 
         Returns:

@@ -58,12 +58,24 @@ class Declarations:
     def stream(self, name: str, **settings: Unpack[StreamOptions]) -> str: ...
     @overload
     def stream(
-        self, name: str, type: type[T], *, codec: Codec | None = None, allow_plain: bool = False, **settings: Unpack[StreamOptions]
-    ) -> Stream[T]: ...  # fmt: skip
+        self,
+        name: str,
+        type: type[T],
+        *,
+        codec: Codec | None = None,
+        allow_plain: bool = False,
+        **settings: Unpack[StreamOptions],
+    ) -> Stream[T]: ...
     @overload
     def stream(
-        self, name: str, type: object, *, codec: Codec | None = None, allow_plain: bool = False, **settings: Unpack[StreamOptions]
-    ) -> Stream[Any]: ...  # fmt: skip
+        self,
+        name: str,
+        type: object,
+        *,
+        codec: Codec | None = None,
+        allow_plain: bool = False,
+        **settings: Unpack[StreamOptions],
+    ) -> Stream[Any]: ...
 
     def stream(
         self,

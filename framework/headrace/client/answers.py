@@ -59,9 +59,13 @@ class Message(Answer, kw_only=True):
     def content(self) -> dict[str, Any]:
         """Return the fields that the records of messages have in common."""
         return {
-            "seq": self.seq, "key": self.key, "data": decoded(self.data), "headers": decoded(self.headers),
-            "created_at": self.inserted_at, "expires_at": self.expires_at,
-        }  # fmt: skip
+            "seq": self.seq,
+            "key": self.key,
+            "data": decoded(self.data),
+            "headers": decoded(self.headers),
+            "created_at": self.inserted_at,
+            "expires_at": self.expires_at,
+        }
 
 
 class PeekState(msgspec.Struct, kw_only=True):
@@ -84,9 +88,14 @@ class Peeked(Answer, kw_only=True):
     def record(self) -> PeekedMessage:
         info = self.info
         return PeekedMessage(
-            **self.message.content(), state=info.state, attempts=info.deliver_count, owner=info.owner,
-            lease_id=info.lease_id, held=info.held, until=info.not_visible_until,
-        )  # fmt: skip
+            **self.message.content(),
+            state=info.state,
+            attempts=info.deliver_count,
+            owner=info.owner,
+            lease_id=info.lease_id,
+            held=info.held,
+            until=info.not_visible_until,
+        )
 
 
 class Delivery(Answer, kw_only=True):
@@ -112,9 +121,13 @@ class KeyStanding(Answer, kw_only=True):
 
     def record(self) -> Standing:
         return Standing(
-            consumer_id=self.consumer_id, consumer=self.consumer, state=self.state, attempts=self.deliver_count,
-            until=self.not_visible_until, owner=self.owner,
-        )  # fmt: skip
+            consumer_id=self.consumer_id,
+            consumer=self.consumer,
+            state=self.state,
+            attempts=self.deliver_count,
+            until=self.not_visible_until,
+            owner=self.owner,
+        )
 
 
 class TracedMessage(Message, kw_only=True):
@@ -136,9 +149,14 @@ class MessageJourney(Answer, kw_only=True):
     def record(self) -> Journey:
         message = self.message
         return Journey(
-            seq=self.seq, message=None if message is None else message.record(), trace=None if message is None else message.trace,
-            gone=self.gone, erased=self.erased, consumers=self.consumers, next=self.next,
-        )  # fmt: skip
+            seq=self.seq,
+            message=None if message is None else message.record(),
+            trace=None if message is None else message.trace,
+            gone=self.gone,
+            erased=self.erased,
+            consumers=self.consumers,
+            next=self.next,
+        )
 
 
 class SearchAnswer(Answer, kw_only=True):
@@ -152,9 +170,12 @@ class SearchAnswer(Answer, kw_only=True):
 
     def record(self) -> SearchStep:
         return SearchStep(
-            messages=[message.record() for message in self.data], examined=self.examined, position=self.position,
-            more=self.more, remaining=self.remaining,
-        )  # fmt: skip
+            messages=[message.record() for message in self.data],
+            examined=self.examined,
+            position=self.position,
+            more=self.more,
+            remaining=self.remaining,
+        )
 
 
 class DeadLetterAnswer(DeadLetter, frozen=True, kw_only=True):

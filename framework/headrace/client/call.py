@@ -100,10 +100,16 @@ class Call:
     """
 
     def __init__(
-        self, method: str, path: str, *arguments: Argument | Body, answer: Callable[[Response], Any] = lambda _: None,
-        path_for_all: str | None = None, constants: Mapping[str, Any] | None = None, extra_time: float | str = 0.0,
+        self,
+        method: str,
+        path: str,
+        *arguments: Argument | Body,
+        answer: Callable[[Response], Any] = lambda _: None,
+        path_for_all: str | None = None,
+        constants: Mapping[str, Any] | None = None,
+        extra_time: float | str = 0.0,
         on_error: tuple[type[HeadraceError], Callable[[Any], Any]] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.method = method
         self.path = path
         self.path_for_all = path_for_all
@@ -184,9 +190,14 @@ class ListCall(Call):
     """
 
     def __init__(
-        self, path: str, *arguments: Argument, answer: Callable[[Response], ListPage[Any]],
-        order: Callable[[Any], Any] | None = None, path_for_all: str | None = None, extra_time: float = 0.0,
-    ) -> None:  # fmt: skip
+        self,
+        path: str,
+        *arguments: Argument,
+        answer: Callable[[Response], ListPage[Any]],
+        order: Callable[[Any], Any] | None = None,
+        path_for_all: str | None = None,
+        extra_time: float = 0.0,
+    ) -> None:
         super().__init__("GET", path, *arguments, answer=answer, path_for_all=path_for_all, extra_time=extra_time)
         self._order = order
 

@@ -230,6 +230,7 @@ from headrace.store.messages.dead_letters import (
 from headrace.store.messages.erase import Erased, erase, erase_contents, erasures, forget_erased
 from headrace.store.messages.jobs import (
     ClaimedJob,
+    NewJob,
     cancel_job,
     claim_job,
     create_job,

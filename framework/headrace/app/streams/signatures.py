@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeAlias, TypedDict, TypeVar, overload
+from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypeAlias, TypedDict, TypeVar, overload
 
 from headrace.model.conditions import Condition
 from headrace.model.durations import Duration
@@ -31,6 +31,9 @@ P = ParamSpec("P")
 
 OneOutgoing: TypeAlias = tuple[str, U] | tuple[str, U, Mapping[str, Any]]
 """A message to publish: (key, data) or (key, data, headers)."""
+
+On: TypeAlias = Literal[True]
+Off: TypeAlias = Literal[False]
 
 Outgoing: TypeAlias = OneOutgoing[U] | Sequence[OneOutgoing[U]] | Retry | Reject | None
 """The result of a handler with `publishes`."""
@@ -81,6 +84,12 @@ class BatchOptions(ConsumerOptions, total=False):
 
     batch_timeout: Duration
     on_batch_error: OnBatchError
+
+
+class SizedOptions(BatchOptions, total=False):
+    """The settings of a consumer with `batch`."""
+
+    group_by_key: bool
 
 
 class Handles(Protocol[X, D]):
