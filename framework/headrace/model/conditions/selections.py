@@ -50,22 +50,25 @@ _NO_NUL = r"^[^\x00]*$"
 """Postgres accepts no NUL, not even in a query."""
 
 
-class RangeCriteria(TypedDict, total=False):
-    """Criteria that select messages of a stream. All that are given must apply. Bounds are inclusive."""
+class MessageCriteria(TypedDict, total=False):
+    """Criteria that select messages by key and content. All that are given must apply."""
 
     filter: Annotated[Filter, Meta(description="Only those with keys that match one of these filters.")]
     where: Annotated[Where, Meta(description="Only those that meet this condition.")]
+
+
+class RangeCriteria(MessageCriteria, total=False):
+    """Criteria that select messages of a stream. All that are given must apply. Bounds are inclusive."""
+
     start_seq: Annotated[int | None, Meta(description="The first seq.")]
     end_seq: Annotated[int | None, Meta(description="The last seq.")]
     start_time: Annotated[datetime | None, Meta(description="The first time of publication.")]
     end_time: Annotated[datetime | None, Meta(description="The last time of publication.")]
 
 
-class SearchCriteria(TypedDict, total=False):
+class SearchCriteria(MessageCriteria, total=False):
     """Criteria of a search through a stream. All that are given must apply."""
 
-    filter: Annotated[Filter, Meta(description="Only those with keys that match one of these filters.")]
-    where: Annotated[Where, Meta(description="Only those that meet this condition.")]
     after: Annotated[int | None, Meta(description="Search upwards, above this seq.")]
     before: Annotated[int | None, Meta(description="Search below this seq.")]
     since: Annotated[datetime | None, Meta(description="Only those that were published at this time or later.")]
