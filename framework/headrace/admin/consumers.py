@@ -42,11 +42,6 @@ _WAIT = 2.0
 class ConsumerPages(Base):
     """Reads the list of consumers in pages."""
 
-    @classmethod
-    def of(cls, base: Base) -> ConsumerPages:
-        """The one for the same database, with the same time limits."""
-        return cls(base._database, judging=base._judging, counting=base._counting)
-
     async def consumers(self, stream: str | None, asked: PageRequest[tuple[str, str]]) -> Page[ConsumerInfo]:
         """Return a page of the consumers of a stream, or of all. A place is a stream and a name. Pending messages are
         not counted if that takes too long.

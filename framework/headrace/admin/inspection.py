@@ -21,11 +21,6 @@ from headrace.store.catalog.recent_events import KEPT
 class Searches(Base):
     """Searches in steps."""
 
-    @classmethod
-    def of(cls, base: Base) -> Searches:
-        """The one for the same database, with the same time limits."""
-        return cls(base._database, judging=base._judging, counting=base._counting)
-
     async def step(
         self, stream: str, *, limit: int = 50, contents: store.Contents = ANSWER, **criteria: Unpack[SearchCriteria]
     ) -> SearchStep:

@@ -22,11 +22,6 @@ MAX_STOPS = 1000
 class Journeys(Base):
     """Reads journeys. `raw`: data and headers stay undecoded."""
 
-    @classmethod
-    def of(cls, base: Base) -> Journeys:
-        """The one for the same database, with the same time limits."""
-        return cls(base._database, judging=base._judging, counting=base._counting)
-
     async def read(
         self,
         stream: str,

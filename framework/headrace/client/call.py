@@ -187,18 +187,13 @@ class ListCall(Call):
         path, arguments: as for `Call`. One argument is `limit`, and None for it lists all.
         answer: makes a page of a successful response.
         order: the key by which the whole list is sorted. None for the order of the answers.
+        options: `path_for_all` and `extra_time`, as for `Call`.
     """
 
     def __init__(
-        self,
-        path: str,
-        *arguments: Argument,
-        answer: Callable[[Response], ListPage[Any]],
-        order: Callable[[Any], Any] | None = None,
-        path_for_all: str | None = None,
-        extra_time: float = 0.0,
+        self, path: str, *arguments: Argument, order: Callable[[Any], Any] | None = None, **options: Any
     ) -> None:
-        super().__init__("GET", path, *arguments, answer=answer, path_for_all=path_for_all, extra_time=extra_time)
+        super().__init__("GET", path, *arguments, **options)
         self._order = order
 
     def __get__(self, remote: Sends | None, owner: type) -> Callable[..., Any]:

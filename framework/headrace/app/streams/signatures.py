@@ -19,6 +19,7 @@ from headrace.model.durations import Duration
 from headrace.model.handling import Breaker, OnBatchError, Runner
 from headrace.model.outcomes import Reject, Retry
 from headrace.model.specs import Backoff, DeliverPolicy, OnExhausted, Retention
+from headrace.runtime.formats.codec import Codec
 from headrace.runtime.handlers.middleware import Middleware
 from headrace.runtime.messages.transaction import Transaction
 
@@ -50,6 +51,13 @@ class StreamOptions(TypedDict, total=False):
     dedupe: bool
     tombstones: bool
     dedupe_window: Duration
+
+
+class TypedStreamOptions(StreamOptions, total=False):
+    """The settings of a stream with a type. See `App.stream`."""
+
+    codec: Codec | None
+    allow_plain: bool
 
 
 class ConsumerOptions(TypedDict, total=False):

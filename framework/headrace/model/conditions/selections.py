@@ -46,8 +46,8 @@ WhereJson = Annotated[str, Meta(extra_json_schema={"maxLength": MAX_JSON_BYTES})
 """A condition in a request, as text or as its JSON, which has the same limit as text."""
 
 
-_NO_NUL = r"^[^\x00]*$"
-"""Postgres accepts no NUL, not even in a query."""
+NO_NUL = r"^[^\x00]*$"
+"""The pattern of text that may be in a query: Postgres accepts no NUL."""
 
 
 class MessageCriteria(TypedDict, total=False):
@@ -128,16 +128,16 @@ class AuditCriteria(TypedDict, total=False):
         Meta(
             description="Only changes about the stream of this name, which need not exist any more.",
             max_length=200,
-            pattern=_NO_NUL,
+            pattern=NO_NUL,
         ),
     ]
-    actor: Annotated[str | None, Meta(description="Only changes in this name.", max_length=200, pattern=_NO_NUL)]
+    actor: Annotated[str | None, Meta(description="Only changes in this name.", max_length=200, pattern=NO_NUL)]
     action: Annotated[
         str | None,
         Meta(
             description="Only changes of this kind: an action such as `consumer.seek`, or what comes before the dot.",
             max_length=100,
-            pattern=_NO_NUL,
+            pattern=NO_NUL,
         ),
     ]
     since: Annotated[datetime | None, Meta(description="Only changes at this time or later.")]

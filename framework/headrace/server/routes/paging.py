@@ -9,10 +9,12 @@ from litestar.params import QueryParameter
 
 from headrace.admin import MAX_LIMIT
 from headrace.admin.validation import MAX_ANSWER_BYTES
+from headrace.model.conditions.selections import NO_NUL
 from headrace.model.pages import Page, PageRequest
 from headrace.model.records import ConsumerInfo
 from headrace.model.settings import amount
 from headrace.server.errors import invalid
+from headrace.server.routes.parameters import Limit
 from headrace.server.wire.common import Listed
 from headrace.server.wire.consumers import MAX_NAME
 
@@ -24,16 +26,14 @@ _BEFORE = "Return what comes before this place of the list: `prev` of the page a
 HIGHEST = 2**62
 NOT_NEGATIVE = {"minimum": 0}  # Litestar describes no limit of 0
 _LONGEST_PLACE = 48 + 1 + MAX_NAME  # `stream:name` of a consumer
-_NO_NUL = r"^[^\x00]*$"  # Postgres accepts none, not even in a query
 
 PAGE_SIZE = amount(MAX_ANSWER_BYTES, "bytes")
 """The size in words at which a page ends."""
 
 AfterSeq = Annotated[int | None, QueryParameter(ge=0, lt=HIGHEST, description=_AFTER, schema_extra=NOT_NEGATIVE)]
 BeforeSeq = Annotated[int | None, QueryParameter(ge=0, lt=HIGHEST, description=_BEFORE, schema_extra=NOT_NEGATIVE)]
-AfterName = Annotated[str | None, QueryParameter(max_length=_LONGEST_PLACE, pattern=_NO_NUL, description=_AFTER)]
-BeforeName = Annotated[str | None, QueryParameter(max_length=_LONGEST_PLACE, pattern=_NO_NUL, description=_BEFORE)]
-ListLimit = Annotated[int, QueryParameter(ge=1, le=MAX_LIMIT, description="Maximum number of results.")]
+AfterName = Annotated[str | None, QueryParameter(max_length=_LONGEST_PLACE, pattern=NO_NUL, description=_AFTER)]
+BeforeName = Annotated[str | None, QueryParameter(max_length=_LONGEST_PLACE, pattern=NO_NUL, description=_BEFORE)]
 
 
 class OnePlace(PageRequest[Place], frozen=True, kw_only=True):
@@ -47,7 +47,7 @@ class OnePlace(PageRequest[Place], frozen=True, kw_only=True):
 class SeqPage(OnePlace[int], frozen=True, kw_only=True):
     """A page of a list in the order of seqs."""
 
-    limit: ListLimit = 100
+    limit: Limit = 100
     after: AfterSeq = None
     before: BeforeSeq = None
 
@@ -55,7 +55,7 @@ class SeqPage(OnePlace[int], frozen=True, kw_only=True):
 class NamePage(OnePlace[str], frozen=True, kw_only=True):
     """A page of a list in the order of names."""
 
-    limit: ListLimit = MAX_LIMIT
+    limit: Limit = MAX_LIMIT
     after: AfterName = None
     before: BeforeName = None
 
@@ -63,7 +63,7 @@ class NamePage(OnePlace[str], frozen=True, kw_only=True):
 class BackfillPage(NamePage, frozen=True, kw_only=True):
     """A page of the list of backfills."""
 
-    limit: ListLimit = 100
+    limit: Limit = 100
 
 
 def page(

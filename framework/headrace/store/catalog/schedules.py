@@ -98,14 +98,9 @@ async def run_schedule(
         "due_at": run.due_at,
         "next_due": run.then,
     }
+    arguments = (spec.stream, msgspec.json.encode(known).decode(), run.keys, run.data, run.headers, now)
     count: int | None = await executor.fetchval(
-        "select headrace_internal.run_schedule($1, $2, $3, $4, $5, coalesce($6, clock_timestamp()))",
-        spec.stream,
-        msgspec.json.encode(known).decode(),
-        run.keys,
-        run.data,
-        run.headers,
-        now,
+        "select headrace_internal.run_schedule($1, $2, $3, $4, $5, coalesce($6, clock_timestamp()))", *arguments
     )
     return count
 

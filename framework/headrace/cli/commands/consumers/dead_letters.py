@@ -98,13 +98,7 @@ def _print_groups(
         found,
         json,
         ("dead letters#", "first", "last", "lowest#", f"{by}…"),
-        lambda group: (
-            str(group.messages),
-            group.first_died_at,
-            group.last_died_at,
-            str(group.lowest),
-            group.value,
-        ),
+        lambda group: (str(group.messages), group.first_died_at, group.last_died_at, str(group.lowest), group.value),
         empty="There are no dead letters.",
     )
     if len(found) >= criteria["limit"]:

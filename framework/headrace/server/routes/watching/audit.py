@@ -19,8 +19,8 @@ from headrace.server.engine import Engine
 from headrace.server.merging import merged, read_all
 from headrace.server.routes import methods
 from headrace.server.routes.context import Context
-from headrace.server.routes.paging import ListLimit, OnePlace, page
-from headrace.server.routes.parameters import with_criteria
+from headrace.server.routes.paging import OnePlace, page
+from headrace.server.routes.parameters import Limit, with_criteria
 from headrace.server.wire.common import Listed
 
 _HIGHEST = 2**63 - 1
@@ -39,7 +39,7 @@ AuditBefore = Annotated[
 class AuditPage(OnePlace[str], frozen=True, kw_only=True):
     """A page of the audit log."""
 
-    limit: ListLimit = 100
+    limit: Limit = 100
     after: AuditAfter = None
     before: AuditBefore = None
 

@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from headrace.admin.live.snapshot import Snapshot
 from headrace.app.heartbeats import process_version
+from headrace.model.conditions.selections import NO_NUL
 from headrace.model.errors import HeadraceError, UnknownConsumer, UnknownStream
 from headrace.model.records import ConsumerInfo, StreamInfo
 from headrace.model.watching.live import ConsumerRow, ConsumerState, SourceRow, StreamRow
@@ -42,7 +43,6 @@ from headrace.server.routes.watching.live_answers import (
 from headrace.server.slashes import unmarked
 
 _TAGS = ["Live"]
-_NO_NUL = r"^[^\x00]*$"
 MAX_ROWS = 500
 
 _ETAG = (
@@ -51,11 +51,11 @@ _ETAG = (
 )
 
 Search = Annotated[
-    str | None, QueryParameter(max_length=200, pattern=_NO_NUL, description="Only names that contain this text.")
+    str | None, QueryParameter(max_length=200, pattern=NO_NUL, description="Only names that contain this text.")
 ]
 OfStream = Annotated[
     str | None,
-    QueryParameter(max_length=200, pattern=_NO_NUL, description="Only consumers of the stream of this name."),
+    QueryParameter(max_length=200, pattern=NO_NUL, description="Only consumers of the stream of this name."),
 ]
 State = Annotated[
     ConsumerState | Literal["ok"] | None,

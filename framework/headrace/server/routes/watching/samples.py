@@ -10,6 +10,7 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import QueryParameter
 from msgspec import Struct, structs
 
+from headrace.model.conditions.selections import NO_NUL
 from headrace.model.errors import InvalidInput
 from headrace.model.watching.samples import MAX_POINTS, Chart, SampleKind, Series
 from headrace.server.engine import Engine
@@ -18,16 +19,14 @@ from headrace.server.routes import methods
 from headrace.server.routes.context import Context
 from headrace.server.routes.watching.live import consumer_row, stream_row
 
-_NO_NUL = r"^[^\x00]*$"
-
 Kind = Annotated[
     SampleKind, QueryParameter(description="What they are of: everything together, a stream, or a consumer.")
 ]
 StreamName = Annotated[
-    str | None, QueryParameter(max_length=200, pattern=_NO_NUL, description="Id or name of the stream.")
+    str | None, QueryParameter(max_length=200, pattern=NO_NUL, description="Id or name of the stream.")
 ]
 ConsumerName = Annotated[
-    str | None, QueryParameter(max_length=200, pattern=_NO_NUL, description="Id or name of the consumer.")
+    str | None, QueryParameter(max_length=200, pattern=NO_NUL, description="Id or name of the consumer.")
 ]
 Since = Annotated[datetime | None, QueryParameter(description="The beginning, by default 3 hours before the end.")]
 Until = Annotated[datetime | None, QueryParameter(description="The end, by default now.")]
