@@ -48,11 +48,6 @@ class Base:
         self._actor = Actor()
         self._live = LiveDatabase()
 
-    @classmethod
-    def of(cls, base: Base) -> Self:
-        """The one for the same database, with the same time limits."""
-        return cls(base._database, judging=base._judging, counting=base._counting)
-
     def acting_as(self, actor: Actor) -> Self:
         """Return the same administration, whose changes are recorded in the name of an actor, see `Admin.audit`."""
         other = copy(self)
@@ -104,6 +99,15 @@ class Base:
             " expressions, or narrow the range of seqs or times.",
             field="where",
         )
+
+
+class Part(Base):
+    """A part of the administration that other parts use."""
+
+    @classmethod
+    def of(cls, base: Base) -> Self:
+        """The one for the same database, with the same time limits."""
+        return cls(base._database, judging=base._judging, counting=base._counting)
 
 
 def fenced(own: store.Database) -> Callable[[PostgresSpec], SourceDatabase | None]:

@@ -9,7 +9,7 @@ from typing import Any, Unpack
 from msgspec.structs import asdict
 
 from headrace import store
-from headrace.admin.base import Base
+from headrace.admin.base import Base, Part
 from headrace.admin.inspection import place_of
 from headrace.admin.validation import (
     ANSWER,
@@ -39,7 +39,7 @@ _WAIT = 2.0
 """Seconds to wait for a place to count pending messages, so that a busy server does not hide the consumer."""
 
 
-class ConsumerPages(Base):
+class ConsumerPages(Part):
     """Reads the list of consumers in pages."""
 
     async def consumers(self, stream: str | None, asked: PageRequest[tuple[str, str]]) -> Page[ConsumerInfo]:

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import Unpack
 
 from headrace import store
-from headrace.admin.base import Base
+from headrace.admin.base import Base, Part
 from headrace.admin.journeys import MAX_STOPS, Journeys
 from headrace.admin.validation import ANSWER, check_limit, check_seq, search_of, utc
 from headrace.model.conditions.selections import SearchCriteria
@@ -18,7 +18,7 @@ from headrace.model.watching.operations import PushBreaker, PushCounts, PushStat
 from headrace.store.catalog.recent_events import KEPT
 
 
-class Searches(Base):
+class Searches(Part):
     """Searches in steps."""
 
     async def step(

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from headrace import store
-from headrace.admin.base import Base
+from headrace.admin.base import Part
 from headrace.admin.validation import check_limit, check_seq
 from headrace.model.records import StoredMessage
 from headrace.model.watching.journeys import Journey, JourneyStop, LeaseOwner, trace_of
@@ -19,7 +19,7 @@ MAX_STOPS = 1000
 """Largest number of consumers of one answer."""
 
 
-class Journeys(Base):
+class Journeys(Part):
     """Reads journeys. `raw`: data and headers stay undecoded."""
 
     async def read(

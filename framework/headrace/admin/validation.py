@@ -20,6 +20,7 @@ from headrace.model.conditions.selections import (
     SearchCriteria,
     Where,
     described,
+    given_of,
 )
 from headrace.model.errors import AlreadyExists, ConfigurationError, InvalidInput
 from headrace.model.keys import check_filters, check_key
@@ -103,7 +104,7 @@ def check_limit(limit: int | None) -> None:
 
 def selection_of(**criteria: Unpack[RangeCriteria]) -> store.Selection:
     """Parse the criteria of messages. Raises `InvalidInput` for an empty range."""
-    given = _parsed(criteria)
+    given = _parsed(RangeCriteria, criteria)
     for name in ("start_seq", "end_seq"):
         check_seq(name, given.get(name))
     for start, end, later in (("start_seq", "end_seq", "greater"), ("start_time", "end_time", "later")):
@@ -115,7 +116,7 @@ def selection_of(**criteria: Unpack[RangeCriteria]) -> store.Selection:
 
 def search_of(**criteria: Unpack[SearchCriteria]) -> store.Search:
     """Parse the criteria of a search. Raises `InvalidInput`."""
-    given = _parsed(criteria)
+    given = _parsed(SearchCriteria, criteria)
     after, before = given.get("after"), given.get("before")
     if after is not None and before is not None:
         raise InvalidInput("Give either after or before, not both.", field="before")
@@ -125,9 +126,9 @@ def search_of(**criteria: Unpack[SearchCriteria]) -> store.Search:
     return store.Search(**given)
 
 
-def _parsed(criteria: Mapping[str, Any]) -> dict[str, Any]:
+def _parsed(kind: type, criteria: Mapping[str, Any]) -> dict[str, Any]:
     """Parse the key filters, the condition and the times among criteria."""
-    given = in_utc(criteria)
+    given = in_utc(given_of(kind, criteria))
     return {"filters": filters_of(given.pop("filter", None)), "where": condition_of(given.pop("where", None)), **given}
 
 
