@@ -19,8 +19,8 @@ from headrace.model.conditions.selections import (
     RangeCriteria,
     SearchCriteria,
     Where,
+    check_criteria,
     described,
-    given_of,
 )
 from headrace.model.errors import AlreadyExists, ConfigurationError, InvalidInput
 from headrace.model.keys import check_filters, check_key
@@ -128,7 +128,7 @@ def search_of(**criteria: Unpack[SearchCriteria]) -> store.Search:
 
 def _parsed(kind: type, criteria: Mapping[str, Any]) -> dict[str, Any]:
     """Parse the key filters, the condition and the times among criteria."""
-    given = in_utc(given_of(kind, criteria))
+    given = in_utc(check_criteria(kind, criteria))
     return {"filters": filters_of(given.pop("filter", None)), "where": condition_of(given.pop("where", None)), **given}
 
 

@@ -52,7 +52,7 @@ others.
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class Listening:
+class ListenOptions:
     """Where the server listens, and its database."""
 
     host: Annotated[str | None, process_option("host")] = None
@@ -65,7 +65,7 @@ class Listening:
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class Process:
+class ProcessOptions:
     """How the process starts and logs."""
 
     no_migrate: Annotated[bool, flag("Don't upgrade the schema at start. Fail if it is too old.")] = False
@@ -76,11 +76,11 @@ class Process:
 
 def serve(
     *,
-    listening: Listening = Listening(),
+    listen: ListenOptions = ListenOptions(),
     insecure: Annotated[bool, flag("Allow access from other machines although no token exists.")] = False,
     behavior: ServerBehavior = ServerBehavior(),  # noqa: B008 - frozen
     limits: ServerLimits = ServerLimits(),  # noqa: B008 - frozen
-    process: Process = Process(),
+    process: ProcessOptions = ProcessOptions(),
 ) -> int:
     """Serve the HTTP API until SIGTERM or SIGINT.
 
@@ -99,14 +99,14 @@ def serve(
                 f"`headrace serve` needs {module}, which is not installed. Install it with: pip install 'headrace[server]'"
             )
     child = child_info.from_environment()
-    given = vars(listening) | vars(process)
+    given = vars(listen) | vars(process)
     given["migrate"] = False if given.pop("no_migrate") else None
     settings = read_settings(given)
     set_up_logging(settings.log_level, settings.log_format, child.number if child else None)
     options = server_options(behavior, limits, host=settings.host)
     if child is None:
         log_unknown_variables()
-    return ServeCommand(settings, options, child, insecure=insecure, database=listening.database).run()
+    return ServeCommand(settings, options, child, insecure=insecure, database=listen.database).run()
 
 
 class ServeCommand:

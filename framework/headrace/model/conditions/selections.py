@@ -176,7 +176,7 @@ def _criterion(name: str, hint: Any) -> Criterion:
     return Criterion(name, one_type, meta.description, meta.extra_json_schema or {}, checks)
 
 
-def given_of(criteria: type, values: Mapping[str, Any]) -> dict[str, Any]:
+def check_criteria(criteria: type, values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the criteria that are given. Raises `InvalidInput` for one that does not exist, since more would be selected."""
     known = [one.name for one in described(criteria)]
     for name in values.keys() - known:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from headrace.model.conditions.selections import DeadLetterCriteria, Filter, given_of
+from headrace.model.conditions.selections import DeadLetterCriteria, Filter, check_criteria
 from headrace.model.pages import Page
 from headrace.model.records import DeadLetter, DeadLetterGroup, GroupedBy
 from headrace.store.database.database import Executor
@@ -21,7 +21,7 @@ def chosen(criteria: DeadLetterCriteria) -> tuple[str | None, Filter, str | None
     """Return criteria, as `headrace.admin.validation` has parsed them, as the functions of the schema take them: p_choice,
     p_filters and p_where. Raises `InvalidInput`.
     """
-    given = given_of(DeadLetterCriteria, criteria)
+    given = check_criteria(DeadLetterCriteria, criteria)
     filters, where = given.pop("filter", None), given.pop("where", None)
     if "seqs" in given:
         given["seqs"] = list(given["seqs"])

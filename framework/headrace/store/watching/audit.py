@@ -8,7 +8,7 @@ from typing import Any, Unpack
 
 import msgspec
 
-from headrace.model.conditions.selections import AuditCriteria, given_of
+from headrace.model.conditions.selections import AuditCriteria, check_criteria
 from headrace.model.pages import Page
 from headrace.model.watching.audit import KEPT_ENTRIES, KEPT_SECONDS, Actor, AuditEntry, AuditObject, Change
 from headrace.store.database.database import Executor
@@ -47,7 +47,7 @@ async def changes(
     Args:
         streams: only entries of any of these streams. None for all, also those of no stream.
     """
-    given = given_of(AuditCriteria, criteria)
+    given = check_criteria(AuditCriteria, criteria)
     names = None if streams is None else sorted(streams)
     matching = [given.get(name) for name in ("actor", "action", "since", "until")]
     arguments = (given.get("stream"), names, *matching, limit, after, before)
