@@ -98,20 +98,14 @@ def view(
 
 def print_messages(found: list[StoredMessage], json: bool) -> None:
     """Print messages."""
-    headers = any(one.headers for one in found)
-    expiry = any(one.expires_at for one in found)
-    columns = ("seq#", "created", *(("expires",) * expiry), "key", *(("headers",) * headers), "data…")
+    optional = {"expires": any(one.expires_at for one in found), "headers": any(one.headers for one in found)}
+    names = ("seq#", "created", "expires", "key", "headers", "data…")
+    columns = [name for name in names if optional.get(name, True)]
 
-    def row(one: StoredMessage) -> tuple[object, ...]:
-        expires = (one.expires_at or "never",) * expiry
-        return (
-            str(one.seq),
-            one.created_at,
-            *expires,
-            one.key,
-            *((one_line_json(one.headers),) * headers),
-            one_line_data(one),
-        )
+    def row(one: StoredMessage) -> list[object]:
+        place = (str(one.seq), one.created_at, one.expires_at or "never")
+        cells = dict(zip(names, (*place, one.key, one_line_json(one.headers), one_line_data(one)), strict=True))
+        return [cells[name] for name in columns]
 
     print_list(found, json, columns, row, empty="No messages found.")
 
