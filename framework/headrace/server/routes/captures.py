@@ -16,10 +16,10 @@ from headrace import store
 from headrace.admin.validation import MAX_ANSWER_BYTES
 from headrace.model.capture import Backfill, BackfillInfo, FailedChange, Finding
 from headrace.model.pages import Page, PageRequest
+from headrace.server.access import methods
 from headrace.server.engine import Engine
 from headrace.server.errors import invalid
 from headrace.server.merging import merged_page
-from headrace.server.routes import methods
 from headrace.server.routes.context import Context, RouteContext
 from headrace.server.routes.paging import HIGHEST, NOT_NEGATIVE, PAGE_SIZE, BackfillPage, NamePage, SeqPage, page
 from headrace.server.routes.parameters import SourceRef, with_query

@@ -12,8 +12,8 @@ from headrace import store
 from headrace.admin.validation import already_exists
 from headrace.model.records import ConsumerInfo
 from headrace.model.specs import ConsumerSpec
+from headrace.server.access import methods
 from headrace.server.data_plane.registry import CachedConsumer
-from headrace.server.routes import methods
 from headrace.server.routes.context import Context, RouteContext
 from headrace.server.routes.paging import (
     PAGE_SIZE,

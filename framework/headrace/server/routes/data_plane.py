@@ -15,8 +15,8 @@ from litestar.params import JSONBody, QueryParameter
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from headrace.model.messages.publish_options import PublishOptions
+from headrace.server.access import methods
 from headrace.server.data_plane.bounds import MAX_RECEIVED
-from headrace.server.routes import methods
 from headrace.server.routes.context import AnyRequest, Context
 from headrace.server.routes.parameters import AnyConsumerRef, ConsumerRef, StreamRef
 from headrace.server.routes.responses import call

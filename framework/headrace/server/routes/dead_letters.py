@@ -14,8 +14,8 @@ from headrace.admin.validation import MAX_ANSWER_BYTES, check_seq, dead_letters_
 from headrace.model.conditions.selections import DeadLetterCriteria, DeathCriteria
 from headrace.model.pages import PageRequest
 from headrace.model.records import BlockedKey, DeadLetter, DeadLetterGroup, GroupedBy
+from headrace.server.access import methods
 from headrace.server.errors import Problem
-from headrace.server.routes import methods
 from headrace.server.routes.context import Context
 from headrace.server.routes.inspecting.exports import EXPORT_PAGE, NDJSON, exported
 from headrace.server.routes.paging import HIGHEST, NOT_NEGATIVE, PAGE_SIZE, SeqPage, page

@@ -9,8 +9,8 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import JSONBody
 from msgspec import UNSET, Meta, UnsetType
 
+from headrace.server.access import methods
 from headrace.server.errors import invalid
-from headrace.server.routes import methods
 from headrace.server.routes.consumers import create, edit, remove
 from headrace.server.routes.context import Context, RouteContext
 from headrace.server.routes.paging import PAGE_SIZE, NamePage, consumer_place, page, place_of

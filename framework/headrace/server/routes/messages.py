@@ -16,8 +16,8 @@ from headrace.admin.validation import MAX_ANSWER_BYTES, of_key, selection_of
 from headrace.model.messages.payloads import encode_headers
 from headrace.model.records import Erasure
 from headrace.model.text.error_text import MAX_ERROR
+from headrace.server.access import methods
 from headrace.server.errors import Problem, invalid
-from headrace.server.routes import methods
 from headrace.server.routes.context import AnyRequest, Context
 from headrace.server.routes.paging import PAGE_SIZE, SeqPage, page
 from headrace.server.routes.parameters import ExactKey, Filter, KeyPattern, KeyRef, Sort, StreamRef, Where, with_query

@@ -12,8 +12,8 @@ from msgspec import structs
 
 from headrace.model.ack_ids import AckIds
 from headrace.model.records import PeekedMessage
+from headrace.server.access import methods
 from headrace.server.data_plane.registry import CachedConsumer
-from headrace.server.routes import methods
 from headrace.server.routes.context import Context
 from headrace.server.routes.paging import PAGE_SIZE, SeqPage
 from headrace.server.routes.parameters import ConsumerRef, Sort, StreamRef, with_query

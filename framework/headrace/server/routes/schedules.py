@@ -14,9 +14,9 @@ from headrace.admin.validation import MAX_ANSWER_BYTES
 from headrace.model.errors import UnknownSchedule
 from headrace.model.pages import Page, PageRequest
 from headrace.model.schedules import ScheduleInfo
+from headrace.server.access import methods
 from headrace.server.engine import Engine
 from headrace.server.merging import merged_page
-from headrace.server.routes import methods
 from headrace.server.routes.context import Context
 from headrace.server.routes.paging import PAGE_SIZE, NamePage, page
 from headrace.server.routes.parameters import with_query

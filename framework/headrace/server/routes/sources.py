@@ -21,10 +21,11 @@ from headrace.model.errors import AlreadyExists, UnknownStream
 from headrace.model.pages import Page, PageRequest
 from headrace.model.sources import SourceInfo
 from headrace.model.watching.operations import WebhookDelivery
+from headrace.server.access import methods
 from headrace.server.claims import claimed
 from headrace.server.engine import Engine
 from headrace.server.merging import merged_page
-from headrace.server.routes import captures, methods
+from headrace.server.routes import captures
 from headrace.server.routes.context import AnyRequest, Context, RouteContext
 from headrace.server.routes.paging import PAGE_SIZE, NamePage, page
 from headrace.server.routes.parameters import Limit, SourceRef, with_query

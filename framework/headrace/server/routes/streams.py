@@ -14,10 +14,10 @@ from headrace.admin import streams as administration
 from headrace.admin.validation import already_exists
 from headrace.model.pages import Page, PageRequest
 from headrace.model.records import StreamInfo
+from headrace.server.access import methods
 from headrace.server.claims import claimed
 from headrace.server.engine import Engine
 from headrace.server.merging import merged_page
-from headrace.server.routes import methods
 from headrace.server.routes.context import Context, located
 from headrace.server.routes.paging import NamePage, page
 from headrace.server.routes.parameters import StreamRef, with_query

@@ -14,8 +14,8 @@ from headrace import store
 from headrace.admin.validation import MAX_ANSWER_BYTES
 from headrace.model.errors import ConfigurationError, InvalidInput, public_text
 from headrace.model.tokens import MOST_SCOPES, NAME, SCOPE, NewToken, TokenInfo, check_lifetime, check_name, parse_all
+from headrace.server.access import methods
 from headrace.server.errors import invalid
-from headrace.server.routes import methods
 from headrace.server.routes.context import Context
 from headrace.server.routes.paging import PAGE_SIZE, NamePage, page
 from headrace.server.routes.parameters import with_query

@@ -11,6 +11,7 @@ from litestar.params import JSONBody
 from msgspec import Meta, Struct
 
 from headrace.model.errors import InvalidInput, Unauthorized
+from headrace.server.access import methods
 from headrace.server.access.identification import (
     IDENTIFICATION,
     Identification,
@@ -20,7 +21,6 @@ from headrace.server.access.identification import (
 )
 from headrace.server.access.sessions import secret_of
 from headrace.server.callers import Identity
-from headrace.server.routes import methods
 from headrace.server.routes.context import AnyRequest, Context
 
 

@@ -12,8 +12,8 @@ from msgspec import Meta, Struct
 from headrace.admin.databases import NAME
 from headrace.model.errors import Forbidden
 from headrace.model.records import DatabaseInfo
+from headrace.server.access import methods
 from headrace.server.engine import Engine
-from headrace.server.routes import methods
 from headrace.server.routes.context import Context
 from headrace.server.routes.parameters import DatabaseRef
 from headrace.server.slashes import unmarked

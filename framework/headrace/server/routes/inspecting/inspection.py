@@ -12,8 +12,8 @@ from msgspec.structs import asdict
 
 from headrace.admin.journeys import MAX_STOPS
 from headrace.admin.validation import of_key
+from headrace.server.access import methods
 from headrace.server.errors import Problem
-from headrace.server.routes import methods
 from headrace.server.routes.context import Context
 from headrace.server.routes.paging import PAGE_SIZE, AfterName, SeqPage
 from headrace.server.routes.parameters import ExactKey, Filter, Limit, SeqRef, StreamRef, Where, with_query

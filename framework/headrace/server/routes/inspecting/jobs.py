@@ -15,10 +15,10 @@ from headrace.admin.jobs import job_id, unknown_job
 from headrace.admin.validation import dead_letters_of
 from headrace.model.errors import UnknownJob
 from headrace.model.watching.operations import Job
+from headrace.server.access import methods
 from headrace.server.access.scopes import Need
 from headrace.server.engine import Engine
 from headrace.server.merging import reachable, read_all
-from headrace.server.routes import methods
 from headrace.server.routes.context import Context, RouteContext
 from headrace.server.routes.parameters import Limit
 from headrace.server.wire.common import Listed

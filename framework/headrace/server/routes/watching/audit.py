@@ -15,9 +15,9 @@ from headrace.model.conditions.selections import AuditCriteria
 from headrace.model.pages import Page
 from headrace.model.settings import amount
 from headrace.model.watching.audit import KEPT_ENTRIES, KEPT_SECONDS, AuditEntry
+from headrace.server.access import methods
 from headrace.server.engine import Engine
 from headrace.server.merging import merged, read_all
-from headrace.server.routes import methods
 from headrace.server.routes.context import Context
 from headrace.server.routes.paging import OnePlace, page
 from headrace.server.routes.parameters import Limit, with_criteria

@@ -17,10 +17,10 @@ from headrace.model.conditions.selections import NO_NUL
 from headrace.model.errors import HeadraceError, UnknownConsumer, UnknownStream
 from headrace.model.records import ConsumerInfo, StreamInfo
 from headrace.model.watching.live import ConsumerRow, ConsumerState, SourceRow, StreamRow
+from headrace.server.access import methods
 from headrace.server.live.attention import attention
 from headrace.server.live.pacing import is_first
 from headrace.server.live.refreshing import LiveState
-from headrace.server.routes import methods
 from headrace.server.routes.context import AnyRequest, Context, RouteContext
 from headrace.server.routes.parameters import ConsumerRef, StreamRef, with_query
 from headrace.server.routes.watching.live_answers import (

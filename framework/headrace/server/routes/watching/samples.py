@@ -13,9 +13,9 @@ from msgspec import Struct, structs
 from headrace.model.conditions.selections import NO_NUL
 from headrace.model.errors import InvalidInput
 from headrace.model.watching.samples import MAX_POINTS, Chart, SampleKind, Series
+from headrace.server.access import methods
 from headrace.server.engine import Engine
 from headrace.server.merging import read_all
-from headrace.server.routes import methods
 from headrace.server.routes.context import Context
 from headrace.server.routes.watching.live import consumer_row, stream_row
 

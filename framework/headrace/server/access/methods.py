@@ -1,4 +1,4 @@
-"""The kinds of routes, by what they do."""
+"""The kinds of routes, by what they do. See `effects`."""
 
 from __future__ import annotations
 
