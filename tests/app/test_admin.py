@@ -380,6 +380,23 @@ _EMPTY_RANGES: list[tuple[dict[str, Any], str]] = [
 ]
 
 
+async def test_a_criterion_that_does_not_exist_is_refused(ship: Admin, database: store.Database) -> None:
+    """It would select more than was meant."""
+    await publish(database, "a", "b")
+    wrong: dict[str, Any] = {"filters": "a"}
+    calls = (
+        lambda: ship.replay("orders", "ship", **wrong),
+        lambda: ship.republish("orders", "orders", **wrong),
+        lambda: ship.search("orders", **wrong),
+        lambda: ship.audit(**wrong),
+        lambda: ship.purge("orders", "ship", **wrong),
+    )
+    for call in calls:
+        with pytest.raises(InvalidInput, match="There is no criterion 'filters'"):
+            await call()
+    assert len(await ship.messages("orders")) == 2
+
+
 async def test_a_range_that_holds_nothing_is_refused(ship: Admin) -> None:
     for chosen, text in _EMPTY_RANGES:
         with pytest.raises(InvalidInput, match=text):

@@ -171,8 +171,8 @@ class World:
             listening,
             before_listening=self._prepare,
             on_listening=self._ready.set,
-            tasks=[self._publish],
         )
+        self._runner.tasks.append(self._publish)
         try:
             await self._runner.run(signals=False)
         finally:

@@ -123,7 +123,7 @@ async def test_a_job_of_a_killed_server_goes_on_elsewhere(
     monkeypatch.setattr(runner, "POLL", 0.01)
     await store.create_stream(database, "orders")
     await store.declare_consumer(database, ConsumerSpec(stream="orders", name="ship"))
-    await store.create_job(database, "orders", "ship", "purge", DeadLetterCriteria(), total=0, by=None)
+    await store.create_job(database, "orders", "ship", store.NewJob("purge", DeadLetterCriteria(), 0))
     dead = await store.claim_job(database, 0.05)
     assert isinstance(dead, ClaimedJob)
     app = App(dsn)
@@ -172,7 +172,7 @@ async def test_a_job_that_fails_stops_neither_the_server_nor_other_jobs(
     await store.create_stream(database, "orders")
     await store.declare_consumer(database, ConsumerSpec(stream="orders", name="ship"))
     for _ in range(2):
-        await store.create_job(database, "orders", "ship", "purge", DeadLetterCriteria(), total=0, by=None)
+        await store.create_job(database, "orders", "ship", store.NewJob("purge", DeadLetterCriteria(), 0))
     work = store.work_job
 
     async def fail(connection: Any, job: ClaimedJob, **settings: Any) -> str:

@@ -240,7 +240,11 @@ async def test_a_job_is_claimed_again_and_takes_what_died_before(database: store
     await reader.reject(await reader.lease())
     job = DeadLetterCriteria()
     await store.create_job(
-        database, "orders", "ship", "redrive", job, total=None, by="ann", now=reader.clock.now - timedelta(seconds=BACK)
+        database,
+        "orders",
+        "ship",
+        store.NewJob("redrive", job, by="ann"),
+        now=reader.clock.now - timedelta(seconds=BACK),
     )
     assert await store.claim_job(database, 20.0, now=reader.clock.now) is not None  # by a server that dies
     reader.clock.advance(-BACK)

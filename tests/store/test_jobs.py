@@ -33,9 +33,8 @@ async def _dead(declare: Declare, messages: int = 10, **settings: Any) -> Reader
 async def _create(reader: Reader, kind: JobKind = "redrive", **selection: Any) -> UUID:
     reader.clock.advance(1)
     chosen = DeadLetterCriteria(**selection)
-    return await store.create_job(
-        reader.executor, "orders", reader.spec.name, kind, chosen, total=None, by="ann", now=reader.clock.now
-    )
+    job = store.NewJob(kind, chosen, by="ann")
+    return await store.create_job(reader.executor, "orders", reader.spec.name, job, now=reader.clock.now)
 
 
 async def _claim(reader: Reader) -> ClaimedJob:
@@ -188,7 +187,7 @@ async def test_the_number_of_jobs_is_bounded(declare: Declare) -> None:
     with pytest.raises(InUse, match="100 jobs"):
         await _create(reader)
     with pytest.raises(UnknownConsumer):
-        await store.create_job(reader.executor, "orders", "nope", "purge", DeadLetterCriteria(), total=1, by=None)
+        await store.create_job(reader.executor, "orders", "nope", store.NewJob("purge", DeadLetterCriteria(), 1))
 
 
 async def test_jobs_are_listed_newest_first_and_removed_after_a_week(declare: Declare) -> None:

@@ -116,8 +116,9 @@ async def test_a_consumer_that_is_done_or_deleted_shows_no_messages(database: st
 # --- the messages of a stream
 
 
-async def seqs(database: store.Database, **chosen: Any) -> list[int]:
-    return [message.seq for message in await store.messages(database, "orders", **chosen)]
+async def seqs(database: store.Database, limit: int = 10, newest: bool = False, **chosen: Any) -> list[int]:
+    found = await store.messages(database, "orders", store.SeqRange(**chosen), limit=limit, newest=newest)
+    return [message.seq for message in found]
 
 
 async def test_the_first_and_the_newest_messages_come_in_the_order_of_seq(

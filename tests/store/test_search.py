@@ -26,8 +26,9 @@ async def _all(
     found: list[int] = []
     steps: list[SearchStep] = []
     place = {"after": 0} if upwards else {}
+    bounds = {name: options.pop(name) for name in ("limit", "examine", "seconds") if name in options}
     while True:
-        step = await store.search(database, "orders", **place, **options)
+        step = await store.search(database, "orders", store.Search(**place, **options), **bounds)
         found += [message.seq for message in step.messages]
         steps.append(step)
         if not step.more:
@@ -58,16 +59,16 @@ async def test_steps_of_any_size_find_each_message_once_in_both_directions(datab
 
 async def test_a_search_by_condition_has_the_whole_messages(database: store.Database) -> None:
     await _stream(database)
-    step = await store.search(database, "orders", where=conditions.parse("data.n >= 28"), limit=10)
+    step = await store.search(database, "orders", store.Search(where=conditions.parse("data.n >= 28")), limit=10)
     assert [(one.seq, one.key, one.data) for one in step.messages] == [(30, "k.2", {"n": 29}), (29, "k.1", {"n": 28})]
     assert (step.examined, step.more, step.remaining) == (30, False, 0)
 
 
 async def test_bounds_are_excluded_and_times_are_from_since_to_before_until(database: store.Database) -> None:
     await _stream(database, 10)
-    step = await store.search(database, "orders", before=5)
+    step = await store.search(database, "orders", store.Search(before=5))
     assert [message.seq for message in step.messages] == [4, 3, 2, 1]
-    step = await store.search(database, "orders", after=5, before=9)
+    step = await store.search(database, "orders", store.Search(after=5, before=9))
     assert [message.seq for message in step.messages] == [6, 7, 8]
     await database.fetch(
         "update headrace_streams.orders set created_at = '2030-01-01'::timestamptz + seq * interval '1 hour'"
@@ -80,11 +81,11 @@ async def test_bounds_are_excluded_and_times_are_from_since_to_before_until(data
 async def test_an_empty_stream_and_an_empty_range_have_nothing_more(database: store.Database) -> None:
     await store.create_stream(database, "orders")
     for place in ({}, {"before": 0}, {"before": 1}, {"after": 0}, {"after": 2**62}, {"after": 5, "before": 3}):
-        step = await store.search(database, "orders", **place)
+        step = await store.search(database, "orders", store.Search(**place))
         assert (step.messages, step.examined, step.more, step.remaining) == ([], 0, False, 0), place
     await publish(database, "a")
     for place in ({"before": 1}, {"after": 1}, {"before": 0}):
-        assert not (await store.search(database, "orders", **place)).more
+        assert not (await store.search(database, "orders", store.Search(**place))).more
 
 
 async def test_a_step_ends_at_its_time_after_at_least_one_message(database: store.Database) -> None:
@@ -112,7 +113,7 @@ async def test_a_step_jumps_over_seqs_that_have_no_messages(database: store.Data
 async def test_pages_end_at_their_size(database: store.Database) -> None:
     await store.create_stream(database, "orders")
     await publish(database, *("a" for _ in range(10)), text="x" * 1000)
-    step = await store.search(database, "orders", max_bytes=2500)
+    step = await store.search(database, "orders", contents=store.Contents(max_bytes=2500))
     assert [message.seq for message in step.messages] == [10, 9, 8]
     assert (step.position, step.more, step.remaining) == (8, True, 7)
 

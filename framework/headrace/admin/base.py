@@ -32,10 +32,14 @@ class Base:
     """
 
     def __init__(
-        self, database: store.Database, *, judging: float = 30.0, counting: float = 5.0,
+        self,
+        database: store.Database,
+        *,
+        judging: float = 30.0,
+        counting: float = 5.0,
         stored_database: Callable[[PostgresSpec], SourceDatabase | None] | None = None,
         given_database: Callable[[PostgresSpec], SourceDatabase | None] = lambda _: None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._database = database
         self._judging = judging
         self._counting = counting
@@ -95,6 +99,15 @@ class Base:
             " expressions, or narrow the range of seqs or times.",
             field="where",
         )
+
+
+class Part(Base):
+    """A part of the administration that other parts use."""
+
+    @classmethod
+    def of(cls, base: Base) -> Self:
+        """The one for the same database, with the same time limits."""
+        return cls(base._database, judging=base._judging, counting=base._counting)
 
 
 def fenced(own: store.Database) -> Callable[[PostgresSpec], SourceDatabase | None]:

@@ -6,10 +6,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from datetime import UTC, datetime
 from typing import Any, Unpack
 
+from msgspec.structs import asdict
+
 from headrace import store
-from headrace.admin.base import Base
+from headrace.admin.base import Base, Part
 from headrace.admin.inspection import place_of
 from headrace.admin.validation import (
+    ANSWER,
     MAX_ANSWER_BYTES,
     changed,
     check_above,
@@ -24,9 +27,9 @@ from headrace.admin.validation import (
     utc,
 )
 from headrace.admin.watching.recording import selected, settings_of_consumer
-from headrace.model.conditions.selections import DeadLetterCriteria, DeathCriteria, Filter, Where
+from headrace.model.conditions.selections import DeadLetterCriteria, DeathCriteria, RangeCriteria
 from headrace.model.errors import FilterTooSlow, InvalidInput, StoreBusy
-from headrace.model.pages import Page, follow, follow_states, listing
+from headrace.model.pages import Page, PageRequest, follow, follow_states, listing
 from headrace.model.records import PEEK_STATES, BlockedKey, ConsumerInfo, DeadLetter, DeadLetterGroup, PeekedMessage
 from headrace.model.specs import ConsumerSpec
 from headrace.model.watching.audit import Change
@@ -36,26 +39,14 @@ _WAIT = 2.0
 """Seconds to wait for a place to count pending messages, so that a busy server does not hide the consumer."""
 
 
-class ConsumerPages(Base):
+class ConsumerPages(Part):
     """Reads the list of consumers in pages."""
 
-    @classmethod
-    def of(cls, base: Base) -> ConsumerPages:
-        """The one for the same database, with the same time limits."""
-        return cls(base._database, judging=base._judging, counting=base._counting)
-
-    async def consumers(
-        self,
-        stream: str | None,
-        *,
-        limit: int,
-        after: tuple[str, str] | None = None,
-        before: tuple[str, str] | None = None,
-    ) -> Page[ConsumerInfo]:
+    async def consumers(self, stream: str | None, asked: PageRequest[tuple[str, str]]) -> Page[ConsumerInfo]:
         """Return a page of the consumers of a stream, or of all. A place is a stream and a name. Pending messages are
         not counted if that takes too long.
         """
-        bounds: dict[str, Any] = {"after": after, "before": before, "limit": limit, "max_bytes": MAX_ANSWER_BYTES}
+        bounds = asdict(asked) | {"max_bytes": MAX_ANSWER_BYTES}
         try:
             async with (
                 self._database.judging(stream or "", _WAIT),
@@ -99,7 +90,7 @@ class Consumers(Base):
             await store.stream(self._database, stream)
 
         async def read(after: tuple[str, str] | None, limit: int) -> Page[ConsumerInfo]:
-            return await ConsumerPages.of(self).consumers(stream, after=after, limit=limit)
+            return await ConsumerPages.of(self).consumers(stream, PageRequest(limit=limit, after=after))
 
         async for page in follow(read, lambda consumer: (consumer.stream, consumer.name), limit=limit):
             yield page
@@ -194,9 +185,7 @@ class Consumers(Base):
 
         async def read(after: int, states: Sequence[str] | None) -> Page[PeekedMessage]:
             async with self._bounded(None, stream) as executor:
-                return await store.peek(
-                    executor, consumer, limit=limit, after=after, states=states, max_bytes=MAX_ANSWER_BYTES
-                )
+                return await store.peek(executor, consumer, limit=limit, after=after, states=states, contents=ANSWER)
 
         return await follow_states(read, PEEK_STATES, after=above, limit=limit)
 
@@ -237,25 +226,25 @@ class Consumers(Base):
 
         return await self._change(change, seek)
 
-    async def replay(
-        self, stream: str, name: str, *, filter: Filter = None, where: Where = None,  # noqa: A002
-        start_seq: int | None = None, end_seq: int | None = None,
-        start_time: datetime | None = None, end_time: datetime | None = None, dry_run: bool = False,
-    ) -> int:  # fmt: skip
+    async def replay(self, stream: str, name: str, *, dry_run: bool = False, **criteria: Unpack[RangeCriteria]) -> int:
         """Deliver messages to a consumer again, before any new ones.
 
         They must match the arguments and the consumer's own filters. Bounds are inclusive. Messages
         that are parked, blocked or not delivered yet are left out. Messages in flight come again if an earlier message of
         their key is replayed. `dry_run` only counts.
 
+        Args:
+            criteria: `filter`, `where`, `start_seq`, `end_seq`, `start_time` and `end_time`, see `RangeCriteria`.
+
         Returns:
             The number of messages.
         """
-        selection = selection_of(filter, where, start_seq, end_seq, start_time, end_time)
+        selection = selection_of(**criteria)
         consumer = await self._consumer(stream, name)
         async with self._bounded(selection.where, stream) as executor:
             count = await store.replay(executor, consumer, selection, dry_run=dry_run)
-            await self._record_selected(executor, stream, name, "replay", selection, count, dry_run)
+            change = _change_of(stream, name, "replay", messages=count, **selected(selection))
+            await self._record_done(executor, change, dry_run=dry_run)
         return count
 
     # --- blocked keys and dead letters
@@ -299,7 +288,7 @@ class Consumers(Base):
         async def read(after: int | None, limit: int) -> Page[DeadLetter]:
             async with self._bounded(condition_of(selection.get("where")), stream) as executor:
                 return await store.dead_letters(
-                    executor, consumer, selection, above=after or above, limit=limit, max_bytes=MAX_ANSWER_BYTES
+                    executor, consumer, selection, above=after or above, limit=limit, contents=ANSWER
                 )
 
         async for page in follow(read, lambda letter: letter.seq, limit=limit):
@@ -365,17 +354,14 @@ class Consumers(Base):
         consumer = await self._consumer(stream, name)
         async with self._bounded(condition_of(selection.get("where")), stream) as executor:
             count: int = await operation(executor, consumer, selection=selection, dry_run=dry_run)
-            await self._record_selected(executor, stream, name, action, selection, count, dry_run)
+            change = _change_of(stream, name, action, messages=count, **selected(selection))
+            await self._record_done(executor, change, dry_run=dry_run)
         return count
 
-    async def _record_selected(
-        self, executor: store.Executor, stream: str, name: str, action: str,
-        selection: store.Selection | DeadLetterCriteria, count: int, dry_run: bool,
-    ) -> None:  # fmt: skip
+    async def _record_done(self, executor: store.Executor, change: Change, *, dry_run: bool) -> None:
         """Record what was done to selected messages, in its transaction, unless there was nothing to do."""
-        if dry_run or not count:
-            return
-        await self._record(executor, _change_of(stream, name, action, messages=count, **selected(selection)))
+        if change.details["messages"] and not dry_run:
+            await self._record(executor, change)
 
 
 def _change_of(stream: str, name: str, action: str, **details: Any) -> Change:

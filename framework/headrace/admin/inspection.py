@@ -4,20 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from typing import Unpack
 
 from headrace import store
-from headrace.admin.base import Base
+from headrace.admin.base import Base, Part
 from headrace.admin.journeys import MAX_STOPS, Journeys
-from headrace.admin.validation import (
-    MAX_ANSWER_BYTES,
-    check_above,
-    check_limit,
-    check_seq,
-    condition_of,
-    filters_of,
-    utc,
-)
-from headrace.model.conditions.selections import Filter, Where
+from headrace.admin.validation import ANSWER, check_limit, check_seq, search_of, utc
+from headrace.model.conditions.selections import SearchCriteria
 from headrace.model.errors import InvalidInput
 from headrace.model.records import ConsumerAtWork
 from headrace.model.watching.journeys import Journey
@@ -25,33 +18,17 @@ from headrace.model.watching.operations import PushBreaker, PushCounts, PushStat
 from headrace.store.catalog.recent_events import KEPT
 
 
-class Searches(Base):
-    """Searches in steps. `raw`: data and headers stay undecoded."""
-
-    @classmethod
-    def of(cls, base: Base) -> Searches:
-        """The one for the same database, with the same time limits."""
-        return cls(base._database, judging=base._judging, counting=base._counting)
+class Searches(Part):
+    """Searches in steps."""
 
     async def step(
-        self, stream: str, *, filter: Filter = None, where: Where = None, after: int | None = None,  # noqa: A002
-        before: int | None = None, since: datetime | None = None, until: datetime | None = None, limit: int = 50,
-        raw: bool = False,
-    ) -> SearchStep:  # fmt: skip
+        self, stream: str, *, limit: int = 50, contents: store.Contents = ANSWER, **criteria: Unpack[SearchCriteria]
+    ) -> SearchStep:
         """Do one step of a search, see `Admin.search`."""
-        filters, condition, since, until = filters_of(filter), condition_of(where), utc(since), utc(until)
+        wanted = search_of(**criteria)
         check_limit(limit)
-        if after is not None and before is not None:
-            raise InvalidInput("Give either after or before, not both.", field="before")
-        for place in (after, before):
-            check_above(0 if place is None else place)
-        if since is not None and until is not None and since >= until:
-            raise InvalidInput(f"since={since} must be before until={until}.", field="until")
-        async with self._bounded(condition, stream) as executor:
-            return await store.search(
-                executor, stream, filters=filters, where=condition, after=after, before=before, since=since, until=until,
-                limit=limit, max_bytes=MAX_ANSWER_BYTES, raw=raw,
-            )  # fmt: skip
+        async with self._bounded(wanted.where, stream) as executor:
+            return await store.search(executor, stream, wanted, limit=limit, contents=contents)
 
 
 class Inspection(Base):
@@ -59,7 +36,7 @@ class Inspection(Base):
 
     async def journey(
         self, stream: str, seq: int, *, limit: int = MAX_STOPS, after: str | None = None
-    ) -> Journey | None:  # fmt: skip
+    ) -> Journey | None:
         """Return a message by its seq, and what became of it in each consumer of the stream. None if nothing is left of it.
 
         The engine keeps nothing about a message that a consumer is done with. The journey therefore says what is
@@ -71,22 +48,15 @@ class Inspection(Base):
         """
         return await Journeys.of(self).read(stream, seq, limit=limit, after=after)
 
-    async def search(
-        self, stream: str, *, filter: Filter = None, where: Where = None, after: int | None = None,  # noqa: A002
-        before: int | None = None, since: datetime | None = None, until: datetime | None = None, limit: int = 50,
-    ) -> SearchStep:  # fmt: skip
+    async def search(self, stream: str, *, limit: int = 50, **criteria: Unpack[SearchCriteria]) -> SearchStep:
         """Do one step of a search through a stream, from the newest message on. It ends after about a second, or after
-        `limit` messages that match. Continue with `before` as its `position`, while there is `more`.
+        `limit` messages that match. Continue with `before` as its `position`, while there is `more`. A search above
+        `after` goes upwards. Continue it with `after` as the `position`.
 
         Args:
-            after: search upwards, above this seq. Continue with `after` as the `position`.
-            before: search below this seq.
-            since: only messages published at this time or later.
-            until: only messages published before this time.
+            criteria: `filter`, `where`, `after`, `before`, `since` and `until`, see `SearchCriteria`.
         """
-        return await Searches.of(self).step(
-            stream, filter=filter, where=where, after=after, before=before, since=since, until=until, limit=limit
-        )
+        return await Searches.of(self).step(stream, limit=limit, **criteria)
 
     async def seek_preview(self, stream: str, name: str, to: int | datetime | str) -> SeekPreview:
         """Return what `seek` would do with a consumer: how many messages would be delivered again, and how many would be
@@ -99,9 +69,10 @@ class Inspection(Base):
         """
         place = place_of(to)
         consumer = await self._consumer(stream, name)
+        seq = place if isinstance(place, int) else None
+        time = place if isinstance(place, datetime) else None
         async with self._bounded(None, stream) as executor:
-            return await store.seek_preview(executor, consumer, seq=place if isinstance(place, int) else None,
-                                            time=place if isinstance(place, datetime) else None)  # fmt: skip
+            return await store.seek_preview(executor, consumer, seq=seq, time=time)
 
     async def push_status(self, stream: str, name: str) -> PushStatus:
         """Return what a push consumer does: its circuit breaker, the last answers of its endpoint, and how many messages the

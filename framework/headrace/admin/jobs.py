@@ -45,7 +45,7 @@ async def create_job(
     change = _change_of(stream, "", "create", consumer=name, kind=kind, **selected(selection))
 
     async def create(connection: store.Executor) -> UUID:
-        created = await store.create_job(connection, stream, name, kind, selection, total=total, by=by)
+        created = await store.create_job(connection, stream, name, store.NewJob(kind, selection, total, by))
         change.name = str(created)
         return created
 

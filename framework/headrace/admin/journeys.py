@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from headrace import store
-from headrace.admin.base import Base
+from headrace.admin.base import Part
 from headrace.admin.validation import check_limit, check_seq
 from headrace.model.records import StoredMessage
 from headrace.model.watching.journeys import Journey, JourneyStop, LeaseOwner, trace_of
@@ -19,18 +19,19 @@ MAX_STOPS = 1000
 """Largest number of consumers of one answer."""
 
 
-class Journeys(Base):
+class Journeys(Part):
     """Reads journeys. `raw`: data and headers stay undecoded."""
 
-    @classmethod
-    def of(cls, base: Base) -> Journeys:
-        """The one for the same database, with the same time limits."""
-        return cls(base._database, judging=base._judging, counting=base._counting)
-
     async def read(
-        self, stream: str, seq: int, *, limit: int = MAX_STOPS, after: str | None = None, raw: bool = False,
+        self,
+        stream: str,
+        seq: int,
+        *,
+        limit: int = MAX_STOPS,
+        after: str | None = None,
+        raw: bool = False,
         now: datetime | None = None,
-    ) -> Journey | None:  # fmt: skip
+    ) -> Journey | None:
         """Return the journey of a message, see `Admin.journey`."""
         check_seq("seq", seq)
         check_limit(limit)
@@ -62,28 +63,30 @@ def _headers(message: StoredMessage) -> dict[str, Any] | None:
 def stop_of(place: ConsumerPlace, message: StoredMessage | None, now: datetime) -> JourneyStop:
     """Say what became of a message in a consumer. `message` is None if it is no longer in the stream."""
     stop = JourneyStop(
-        consumer=place.consumer, consumer_id=str(place.consumer_id), state="waiting", reason="", attempts=place.attempts,
+        consumer=place.consumer,
+        consumer_id=str(place.consumer_id),
+        state="waiting",
+        reason="",
+        attempts=place.attempts,
         behind=place.head,
-    )  # fmt: skip
+    )
     match place.place:
         case "lease":
             return _in_flight(stop, place, now)
         case "ack":
-            return _replaced(
-                stop, state="acked", acked_by=now, behind=None,
-                reason="A transaction has acked it together with its effects. Its lease is not settled yet.",
-            )  # fmt: skip
+            reason = "A transaction has acked it together with its effects. Its lease is not settled yet."
+            return _became(stop, "acked", reason, acked_by=now, behind=None)
         case "letter":
             return _dead(stop, place)
         case "parked" | "tail" | "ahead" | "hole":
             return _unsettled(stop, place, message, now)
         case "replay":
-            return _replaced(stop, state="replaying", reason="A replay delivers it again, before new messages.")
+            return _became(stop, "replaying", "A replay delivers it again, before new messages.")
     return _passed(stop, place, message, now)
 
 
-def _replaced(stop: JourneyStop, **changes: Any) -> JourneyStop:
-    return msgspec.structs.replace(stop, **changes)
+def _became(stop: JourneyStop, state: str, reason: str, **changes: Any) -> JourneyStop:
+    return msgspec.structs.replace(stop, state=state, reason=reason, **changes)
 
 
 def _in_flight(stop: JourneyStop, place: ConsumerPlace, now: datetime) -> JourneyStop:
@@ -97,9 +100,7 @@ def _in_flight(stop: JourneyStop, place: ConsumerPlace, now: datetime) -> Journe
         reason += " Its lease has expired, so the next lease call takes it back."
     if place.head is not None:
         reason += f" It waits there for the message {place.head} of its key."
-    return _replaced(
-        stop, state="in_flight", attempt=place.attempts, lease_until=place.until, owner=owner, reason=reason
-    )
+    return _became(stop, "in_flight", reason, attempt=place.attempts, lease_until=place.until, owner=owner)
 
 
 _DEATHS = {
@@ -113,23 +114,20 @@ def _dead(stop: JourneyStop, place: ConsumerPlace) -> JourneyStop:
     reason = _DEATHS[place.death or "exhausted"]
     if place.blocks:
         reason += " It blocks its key until it is redriven or purged."
-    return _replaced(
-        stop, state="blocked" if place.blocks else "dead_letter", error=place.error, error_type=place.error_type,
-        died_at=place.since, behind=None, reason=reason,
-    )  # fmt: skip
+    error = {"error": place.error, "error_type": place.error_type, "died_at": place.since}
+    return _became(stop, "blocked" if place.blocks else "dead_letter", reason, behind=None, **error)
 
 
 def _unsettled(stop: JourneyStop, place: ConsumerPlace, message: StoredMessage | None, now: datetime) -> JourneyStop:
     expires = _expiry(message)
     if expires is not None and expires <= now:
-        return _replaced(
-            stop, state="skipped", behind=None, reason=f"It expired at {_text(expires)}, before it was delivered or done."
-        )  # fmt: skip
+        reason = f"It expired at {_text(expires)}, before it was delivered or done."
+        return _became(stop, "skipped", reason, behind=None)
     if place.head_place == "letter":
-        return _replaced(stop, state="blocked", reason=f"The dead letter {place.head} blocks its key.")
+        return _became(stop, "blocked", f"The dead letter {place.head} blocks its key.")
     paused = "" if place.paused_until is None else " The consumer is paused."
     if place.place == "tail":
-        return _replaced(stop, state="parked", reason=_behind(place, "an earlier message of its key") + paused)
+        return _became(stop, "parked", _behind(place, "an earlier message of its key") + paused)
     if place.place == "parked":
         if place.head is not None:
             reason = _behind(place, "")
@@ -137,14 +135,14 @@ def _unsettled(stop: JourneyStop, place: ConsumerPlace, message: StoredMessage |
             reason = "It is delivered again once it is due."
         else:
             reason = "It is due."
-        return _replaced(stop, state="parked", until=place.until, reason=reason + paused)
+        return _became(stop, "parked", reason + paused, until=place.until)
     if place.place == "hole":
         reason = f"It was committed after the position, {place.position}, had passed it. It is delivered with the next messages."
     else:
         reason = f"The position, {place.position}, has not reached it."
     if place.head is not None:
         reason += f" {_behind(place, '')}"
-    return _replaced(stop, reason=reason + paused)
+    return _became(stop, "waiting", reason + paused)
 
 
 def _behind(place: ConsumerPlace, otherwise: str) -> str:
@@ -156,30 +154,26 @@ def _behind(place: ConsumerPlace, otherwise: str) -> str:
 
 def _passed(stop: JourneyStop, place: ConsumerPlace, message: StoredMessage | None, now: datetime) -> JourneyStop:
     """A message that nothing of the consumer holds."""
-    stop = _replaced(stop, attempts=None, behind=None)
+    stop = msgspec.structs.replace(stop, attempts=None, behind=None)
     if place.gap_at is not None:
-        return _replaced(
-            stop, state="skipped",
-            reason=f"Retention removed messages from {place.gap_lower} to {(place.gap_upper or 0) - 1} before they were delivered, at {_text(place.gap_at)}.",
-        )  # fmt: skip
+        gap = f"{place.gap_lower} to {(place.gap_upper or 0) - 1}"
+        reason = f"Retention removed messages from {gap} before they were delivered, at {_text(place.gap_at)}."
+        return _became(stop, "skipped", reason)
     if place.wanted is False:
         what = "Its key does not match the filters" if not place.by_key else "It does not meet the condition"
-        return _replaced(stop, state="filtered", reason=f"{what} of the consumer, as they are now.")
+        return _became(stop, "filtered", f"{what} of the consumer, as they are now.")
     before = None if message is None else _before_start(place, message)
     if before is not None:
-        return _replaced(
-            stop, state="skipped", reason=f"{before} It was delivered only if the consumer was moved back to it later, which is not remembered."
-        )  # fmt: skip
+        reason = f"{before} It was delivered only if the consumer was moved back to it later, which is not remembered."
+        return _became(stop, "skipped", reason)
     others = ["was dropped", "was passed over by a seek"]
     expires = _expiry(message)
     if expires is not None and expires <= now:
         others.insert(0, f"expired at {_text(expires)} before it was delivered")
     if place.deliver_policy == "last_per_key" and message is not None and message.created_at < place.began_at:
         others.insert(0, "was not the last one of its key when the consumer began")
-    return _replaced(
-        stop, state="acked",
-        reason=f"The position, {place.position}, has passed it, and nothing holds it. It was acked, or it {', or '.join(others)}. When is not remembered.",
-    )  # fmt: skip
+    passed = f"The position, {place.position}, has passed it, and nothing holds it."
+    return _became(stop, "acked", f"{passed} It was acked, or it {', or '.join(others)}. When is not remembered.")
 
 
 def _before_start(place: ConsumerPlace, message: StoredMessage) -> str | None:

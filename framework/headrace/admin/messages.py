@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from datetime import datetime
 from operator import attrgetter
 from typing import Unpack
+
+from msgspec.structs import replace
 
 from headrace import store
 from headrace.admin.base import Base
 from headrace.admin.validation import (
-    MAX_ANSWER_BYTES,
+    ANSWER,
     check_above,
     check_limit,
     check_seq,
-    condition_of,
-    filters_of,
     of_key,
     selection_of,
 )
 from headrace.admin.watching.recording import first_seqs, selected
-from headrace.model.conditions.selections import Filter, Where
+from headrace.model.conditions.selections import Filter, RangeCriteria, Where
 from headrace.model.durations import Duration
 from headrace.model.errors import InDoubt, InvalidInput, StoreFull, StoreUnavailable
 from headrace.model.keys import check_key
@@ -69,31 +68,33 @@ class Messages(Base):
 
     @listing_by(attrgetter("seq"))
     async def messages(
-        self, stream: str, *, filter: Filter = None, where: Where = None,  # noqa: A002 - the word of the field
-        start_seq: int | None = None, limit: int = 10, newest: bool = False, key: str | None = None,
-    ) -> AsyncIterator[list[StoredMessage]]:  # fmt: skip
+        self,
+        stream: str,
+        *,
+        filter: Filter = None,  # noqa: A002 - the word of the field
+        where: Where = None,
+        start_seq: int | None = None,
+        limit: int = 10,
+        newest: bool = False,
+        key: str | None = None,
+    ) -> AsyncIterator[list[StoredMessage]]:
         """List messages in seq order, at most `limit`. They are the first from `start_seq` on, or the last if `newest`.
 
         `key`: only those with this key, which is its history. Without `one_message_per_key`, they are searched in the stream.
         They are read in pages of `MAX_ANSWER_BYTES` of data and headers. `messages.pages` has the same arguments and returns an
         asynchronous iterator over these pages, from the newest to the oldest if `newest`.
         """
-        filters, condition = filters_of(of_key(filter, key)), condition_of(where)
-        check_seq("start_seq", start_seq)
+        chosen = selection_of(filter=of_key(filter, key), where=where, start_seq=start_seq)
         check_limit(limit)
 
         async def read(after: int | None, limit: int) -> Page[StoredMessage]:
-            first, last = start_seq, None
+            part = chosen
             if after is not None:
-                first, last = (start_seq, after - 1) if newest else (after + 1, None)
-            async with self._bounded(condition, stream) as executor:
-                return await store.messages(
-                    executor, stream, filters=filters, where=condition, start_seq=first, end_seq=last, limit=limit,
-                    newest=newest, max_bytes=MAX_ANSWER_BYTES,
-                )  # fmt: skip
+                part = replace(chosen, end_seq=after - 1) if newest else replace(chosen, start_seq=after + 1)
+            async with self._bounded(chosen.where, stream) as executor:
+                return await store.messages(executor, stream, part, limit=limit, newest=newest, contents=ANSWER)
 
-        place = attrgetter("seq")
-        async for page in follow(read, place, first=newest, limit=limit):
+        async for page in follow(read, attrgetter("seq"), first=newest, limit=limit):
             yield page
 
     async def message(self, stream: str, key: str) -> StoredMessage | None:
@@ -112,19 +113,20 @@ class Messages(Base):
             return await store.standing(executor, stream, key)
 
     async def republish(
-        self, stream: str, target: str, *, filter: Filter = None, where: Where = None,  # noqa: A002
-        start_seq: int | None = None, end_seq: int | None = None,
-        start_time: datetime | None = None, end_time: datetime | None = None, dry_run: bool = False,
-    ) -> int:  # fmt: skip
+        self, stream: str, target: str, *, dry_run: bool = False, **criteria: Unpack[RangeCriteria]
+    ) -> int:
         """Publish messages of a stream again, in order, all or none. The stream `target` is another or the same.
 
         They become new messages, with new seqs and the current time. Bounds are inclusive.
         `dry_run` only counts the matches.
 
+        Args:
+            criteria: `filter`, `where`, `start_seq`, `end_seq`, `start_time` and `end_time`, see `RangeCriteria`.
+
         Returns:
             The number of messages.
         """
-        selection = selection_of(filter, where, start_seq, end_seq, start_time, end_time)
+        selection = selection_of(**criteria)
         change = Change(
             action="stream.republish", kind="stream", name=stream, stream=stream, details=selected(selection)
         )
@@ -194,9 +196,14 @@ class Messages(Base):
         return await store.publish(self._database, stream, check_key(key), data, headers, chosen)
 
     async def send_many(
-        self, stream: str, keys: Sequence[str], data: Sequence[str], headers: Sequence[str | None], *,
+        self,
+        stream: str,
+        keys: Sequence[str],
+        data: Sequence[str],
+        headers: Sequence[str | None],
+        *,
         expires_in: Duration | None = None,
-    ) -> int:  # fmt: skip
+    ) -> int:
         """Publish messages in order, all or none, at most 10,000 over HTTP. The lists are parallel. `expires_in`: see `send`.
 
         Returns:

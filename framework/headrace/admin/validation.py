@@ -13,7 +13,15 @@ import msgspec
 from headrace import store
 from headrace.model import conditions
 from headrace.model.conditions import Condition
-from headrace.model.conditions.selections import DeadLetterCriteria, Filter, Where, described
+from headrace.model.conditions.selections import (
+    DeadLetterCriteria,
+    Filter,
+    RangeCriteria,
+    SearchCriteria,
+    Where,
+    check_criteria,
+    described,
+)
 from headrace.model.errors import AlreadyExists, ConfigurationError, InvalidInput
 from headrace.model.keys import check_filters, check_key
 from headrace.model.pages import MAX_LIMIT, MAX_PAGE_BYTES
@@ -28,6 +36,9 @@ Spec = TypeVar("Spec", StreamSpec, ConsumerSpec)
 
 MAX_ANSWER_BYTES = MAX_PAGE_BYTES
 """The size in bytes, as text, at which no more entries are added to an answer."""
+
+ANSWER, RAW_ANSWER = (store.Contents(max_bytes=MAX_ANSWER_BYTES, raw=raw) for raw in (False, True))
+"""How an answer has the contents of messages."""
 
 _LARGEST = 2**63
 
@@ -68,6 +79,11 @@ def utc(time: datetime | None) -> datetime | None:
     return time if time is None or time.tzinfo is not None else time.replace(tzinfo=UTC)
 
 
+def in_utc(criteria: Mapping[str, Any]) -> dict[str, Any]:
+    """Take times without a zone among criteria as UTC."""
+    return {name: utc(value) if isinstance(value, datetime) else value for name, value in criteria.items()}
+
+
 def check_seq(name: str, seq: int | None) -> None:
     """Raise `InvalidInput` unless it is a seq or None. `name` is that of the argument."""
     if seq is not None and (not isinstance(seq, int) or isinstance(seq, bool) or not 1 <= seq < _LARGEST):
@@ -86,21 +102,40 @@ def check_limit(limit: int | None) -> None:
         raise InvalidInput(f"limit={limit!r} must be from 1 to {MAX_LIMIT:,}.", field="limit")
 
 
-def selection_of(
-    filter_: Filter, where: Where, start_seq: int | None, end_seq: int | None, start_time: datetime | None, end_time: datetime | None
-) -> store.Selection:  # fmt: skip
-    """Make a selection of messages. Raises `InvalidInput` for an empty range."""
-    check_seq("start_seq", start_seq)
-    check_seq("end_seq", end_seq)
-    start_time, end_time = utc(start_time), utc(end_time)
-    if start_seq is not None and end_seq is not None and start_seq > end_seq:
-        raise InvalidInput(f"start_seq={start_seq} must not be greater than end_seq={end_seq}.", field="end_seq")
-    if start_time is not None and end_time is not None and start_time > end_time:
-        raise InvalidInput(f"start_time={start_time} must not be later than end_time={end_time}.", field="end_time")
-    return store.Selection(
-        filters=filters_of(filter_), where=condition_of(where),
-        start_seq=start_seq, end_seq=end_seq, start_time=start_time, end_time=end_time,
-    )  # fmt: skip
+def selection_of(**criteria: Unpack[RangeCriteria]) -> store.Selection:
+    """Parse the criteria of messages. Raises `InvalidInput` for an empty range."""
+    given = _parsed(RangeCriteria, criteria)
+    for name in ("start_seq", "end_seq"):
+        check_seq(name, given.get(name))
+    for start, end, later in (("start_seq", "end_seq", "greater"), ("start_time", "end_time", "later")):
+        first, last = given.get(start), given.get(end)
+        if first is not None and last is not None and first > last:
+            raise InvalidInput(f"{start}={first} must not be {later} than {end}={last}.", field=end)
+    return store.Selection(**given)
+
+
+def search_of(**criteria: Unpack[SearchCriteria]) -> store.Search:
+    """Parse the criteria of a search. Raises `InvalidInput`."""
+    given = _parsed(SearchCriteria, criteria)
+    after, before = given.get("after"), given.get("before")
+    if after is not None and before is not None:
+        raise InvalidInput("Give either after or before, not both.", field="before")
+    for place in (after, before):
+        check_above(0 if place is None else place)
+    _check_period(given.get("since"), given.get("until"))
+    return store.Search(**given)
+
+
+def _parsed(kind: type, criteria: Mapping[str, Any]) -> dict[str, Any]:
+    """Parse the key filters, the condition and the times among criteria."""
+    given = in_utc(check_criteria(kind, criteria))
+    return {"filters": filters_of(given.pop("filter", None)), "where": condition_of(given.pop("where", None)), **given}
+
+
+def _check_period(since: datetime | None, until: datetime | None) -> None:
+    """Raise `InvalidInput` if the period is empty."""
+    if since is not None and until is not None and since >= until:
+        raise InvalidInput(f"since={since} must be before until={until}.", field="until")
 
 
 def dead_letters_of(**criteria: Unpack[DeadLetterCriteria]) -> DeadLetterCriteria:
@@ -116,8 +151,7 @@ def dead_letters_of(**criteria: Unpack[DeadLetterCriteria]) -> DeadLetterCriteri
     if reason is not None:
         check_one_of("reason", reason, get_args(Death))
     since, until = utc(criteria.get("since")), utc(criteria.get("until"))
-    if since is not None and until is not None and since >= until:
-        raise InvalidInput(f"since={since} must be before until={until}.", field="until")
+    _check_period(since, until)
     filters, where = filters_of(criteria.get("filter")), condition_of(criteria.get("where"))
     return {**criteria, "filter": filters, "where": where, "since": since, "until": until}
 

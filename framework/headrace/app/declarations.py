@@ -12,7 +12,7 @@ from headrace.app import capture
 from headrace.app.consumer import Consumer, check_together, define
 from headrace.app.periodic import schedule as periodic
 from headrace.app.periodic.schedule import Made, Schedule
-from headrace.app.streams.signatures import StreamOptions
+from headrace.app.streams.signatures import StreamOptions, TypedStreamOptions
 from headrace.app.streams.stream import Stream, name_of_stream
 from headrace.model.conditions import Condition
 from headrace.model.durations import Duration
@@ -57,13 +57,9 @@ class Declarations:
     @overload
     def stream(self, name: str, **settings: Unpack[StreamOptions]) -> str: ...
     @overload
-    def stream(
-        self, name: str, type: type[T], *, codec: Codec | None = None, allow_plain: bool = False, **settings: Unpack[StreamOptions]
-    ) -> Stream[T]: ...  # fmt: skip
+    def stream(self, name: str, type: type[T], **settings: Unpack[TypedStreamOptions]) -> Stream[T]: ...
     @overload
-    def stream(
-        self, name: str, type: object, *, codec: Codec | None = None, allow_plain: bool = False, **settings: Unpack[StreamOptions]
-    ) -> Stream[Any]: ...  # fmt: skip
+    def stream(self, name: str, type: object, **settings: Unpack[TypedStreamOptions]) -> Stream[Any]: ...
 
     def stream(
         self,

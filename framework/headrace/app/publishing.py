@@ -17,9 +17,15 @@ class Publishing:
     _publisher: Publisher
 
     async def publish(
-        self, stream: str, key: str, data: Any, *, headers: Mapping[str, Any] | None = None, tx: Any = None,
+        self,
+        stream: str,
+        key: str,
+        data: Any,
+        *,
+        headers: Mapping[str, Any] | None = None,
+        tx: Any = None,
         **options: Unpack[PublishKeywords],
-    ) -> int | None:  # fmt: skip
+    ) -> int | None:
         """Append a message.
 
         Args:

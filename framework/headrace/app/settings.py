@@ -245,9 +245,12 @@ def _argument(setting: Setting, arguments: Mapping[str, Any]) -> Any:
 
 
 def _value(
-    setting: Setting, arguments: Mapping[str, Any], environment: Mapping[str, str], project: Mapping[str, Any],
+    setting: Setting,
+    arguments: Mapping[str, Any],
+    environment: Mapping[str, str],
+    project: Mapping[str, Any],
     file: Path | None,
-) -> Any:  # fmt: skip
+) -> Any:
     if (argument := _argument(setting, arguments)) is not None:
         return argument
     if text := environment.get(setting.variable):

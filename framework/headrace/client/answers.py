@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
+from msgspec.structs import asdict
 
 from headrace.client.request import Response
 from headrace.model.records import DeadLetter, Erasure, PeekedMessage, Received, Standing, StoredMessage
@@ -42,14 +43,14 @@ class Info(Answer, Generic[T], kw_only=True):
         return self.info
 
 
-class Message(Answer, kw_only=True):
+class Message(Answer, kw_only=True, rename={"created_at": "inserted_at"}):
     """A message. `data` and `headers` stay undecoded until they are read."""
 
     key: str
     seq: int
     data: msgspec.Raw
     headers: msgspec.Raw = msgspec.Raw(b"null")
-    inserted_at: datetime
+    created_at: datetime
     expires_at: datetime | None = None
     attempt: int = 1
 
@@ -58,18 +59,19 @@ class Message(Answer, kw_only=True):
 
     def content(self) -> dict[str, Any]:
         """Return the fields that the records of messages have in common."""
-        return {
-            "seq": self.seq, "key": self.key, "data": decoded(self.data), "headers": decoded(self.headers),
-            "created_at": self.inserted_at, "expires_at": self.expires_at,
-        }  # fmt: skip
+        same = {"seq": self.seq, "key": self.key, "created_at": self.created_at, "expires_at": self.expires_at}
+        return {**same, "data": decoded(self.data), "headers": decoded(self.headers)}
 
 
-class PeekState(msgspec.Struct, kw_only=True):
+_RENAMED = {"attempts": "deliver_count", "until": "not_visible_until"}
+
+
+class PeekState(msgspec.Struct, kw_only=True, rename=_RENAMED):
     """The state of a peeked message in a consumer."""
 
     state: Literal["in_flight", "parked", "blocked", "next"]
-    deliver_count: int = 0
-    not_visible_until: datetime | None = None
+    attempts: int = 0
+    until: datetime | None = None
     owner: str | None = None
     lease_id: int | None = None
     held: int | None = None
@@ -82,11 +84,7 @@ class Peeked(Answer, kw_only=True):
     info: PeekState
 
     def record(self) -> PeekedMessage:
-        info = self.info
-        return PeekedMessage(
-            **self.message.content(), state=info.state, attempts=info.deliver_count, owner=info.owner,
-            lease_id=info.lease_id, held=info.held, until=info.not_visible_until,
-        )  # fmt: skip
+        return PeekedMessage(**self.message.content(), **asdict(self.info))
 
 
 class Delivery(Answer, kw_only=True):
@@ -99,22 +97,19 @@ class Delivery(Answer, kw_only=True):
         return Received(ack_id=self.ack_id, **self.message.content(), attempt=self.message.attempt)
 
 
-class KeyStanding(Answer, kw_only=True):
+class KeyStanding(Answer, kw_only=True, rename=_RENAMED):
     """The state of a key's latest message in a consumer. `seq` is that of the message."""
 
     consumer_id: str
     consumer: str
     seq: int
     state: Any
-    deliver_count: int | None = None
-    not_visible_until: datetime | None = None
+    attempts: int | None = None
+    until: datetime | None = None
     owner: str | None = None
 
     def record(self) -> Standing:
-        return Standing(
-            consumer_id=self.consumer_id, consumer=self.consumer, state=self.state, attempts=self.deliver_count,
-            until=self.not_visible_until, owner=self.owner,
-        )  # fmt: skip
+        return Standing(**{name: value for name, value in asdict(self).items() if name != "seq"})
 
 
 class TracedMessage(Message, kw_only=True):
@@ -134,11 +129,9 @@ class MessageJourney(Answer, kw_only=True):
     next: str | None = None
 
     def record(self) -> Journey:
-        message = self.message
-        return Journey(
-            seq=self.seq, message=None if message is None else message.record(), trace=None if message is None else message.trace,
-            gone=self.gone, erased=self.erased, consumers=self.consumers, next=self.next,
-        )  # fmt: skip
+        found = self.message
+        message, trace = (None, None) if found is None else (found.record(), found.trace)
+        return Journey(**asdict(self) | {"message": message, "trace": trace})
 
 
 class SearchAnswer(Answer, kw_only=True):
@@ -151,10 +144,8 @@ class SearchAnswer(Answer, kw_only=True):
     remaining: int
 
     def record(self) -> SearchStep:
-        return SearchStep(
-            messages=[message.record() for message in self.data], examined=self.examined, position=self.position,
-            more=self.more, remaining=self.remaining,
-        )  # fmt: skip
+        rest = asdict(self)
+        return SearchStep(messages=[message.record() for message in rest.pop("data")], **rest)
 
 
 class DeadLetterAnswer(DeadLetter, frozen=True, kw_only=True):
@@ -165,7 +156,7 @@ class DeadLetterAnswer(DeadLetter, frozen=True, kw_only=True):
 
     def record(self) -> DeadLetter:
         content = {"data": decoded(self.data), "headers": decoded(self.headers)}
-        return DeadLetter(**{**msgspec.structs.asdict(self), **content})
+        return DeadLetter(**{**asdict(self), **content})
 
 
 def record(kind: Any, convert: Callable[[Any], Any] | None = None) -> Callable[[Response], Any]:

@@ -100,10 +100,16 @@ class Call:
     """
 
     def __init__(
-        self, method: str, path: str, *arguments: Argument | Body, answer: Callable[[Response], Any] = lambda _: None,
-        path_for_all: str | None = None, constants: Mapping[str, Any] | None = None, extra_time: float | str = 0.0,
+        self,
+        method: str,
+        path: str,
+        *arguments: Argument | Body,
+        answer: Callable[[Response], Any] = lambda _: None,
+        path_for_all: str | None = None,
+        constants: Mapping[str, Any] | None = None,
+        extra_time: float | str = 0.0,
         on_error: tuple[type[HeadraceError], Callable[[Any], Any]] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.method = method
         self.path = path
         self.path_for_all = path_for_all
@@ -181,13 +187,13 @@ class ListCall(Call):
         path, arguments: as for `Call`. One argument is `limit`, and None for it lists all.
         answer: makes a page of a successful response.
         order: the key by which the whole list is sorted. None for the order of the answers.
+        options: `path_for_all` and `extra_time`, as for `Call`.
     """
 
     def __init__(
-        self, path: str, *arguments: Argument, answer: Callable[[Response], ListPage[Any]],
-        order: Callable[[Any], Any] | None = None, path_for_all: str | None = None, extra_time: float = 0.0,
-    ) -> None:  # fmt: skip
-        super().__init__("GET", path, *arguments, answer=answer, path_for_all=path_for_all, extra_time=extra_time)
+        self, path: str, *arguments: Argument, order: Callable[[Any], Any] | None = None, **options: Any
+    ) -> None:
+        super().__init__("GET", path, *arguments, **options)
         self._order = order
 
     def __get__(self, remote: Sends | None, owner: type) -> Callable[..., Any]:

@@ -118,15 +118,21 @@ class Remote(Calls):
         return None
 
     async def send_many(
-        self, stream: str, keys: Sequence[str], data: Sequence[str], headers: Sequence[str | None], *,
+        self,
+        stream: str,
+        keys: Sequence[str],
+        data: Sequence[str],
+        headers: Sequence[str | None],
+        *,
         expires_in: Duration | None = None,
-    ) -> int:  # fmt: skip
+    ) -> int:
         """Publish messages in order, all or none, as `Admin.send_many` does. At most 10,000."""
         if not keys:
             return 0
         messages = [
-            _message(key, text, with_expiry(head, expires_in)) for key, text, head in zip(keys, data, headers, strict=True)
-        ]  # fmt: skip
+            _message(key, text, with_expiry(head, expires_in))
+            for key, text, head in zip(keys, data, headers, strict=True)
+        ]
         published: int = await PUBLISH_MANY.send(self.transport, stream, messages)
         return published
 

@@ -35,9 +35,14 @@ class Ackable(Protocol):
 
 
 def publish(
-    connection: Any, stream: str, key: str, data: Any, *, headers: Mapping[str, Any] | None = None,
+    connection: Any,
+    stream: str,
+    key: str,
+    data: Any,
+    *,
+    headers: Mapping[str, Any] | None = None,
     **options: Unpack[PublishKeywords],
-) -> int | None:  # fmt: skip
+) -> int | None:
     """Append a message, in the connection's current transaction. Arguments, result and errors are
     those of `App.publish`.
     """

@@ -315,7 +315,9 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
     "in_use": ErrorCode(409, "The object to delete is in use.", InUse),
     "slot_remains": ErrorCode(409, "The replication slot of the source to delete can't be dropped.", SlotRemains),
     "lease_lost": ErrorCode(409, "A strict settle has ack ids with lost leases.", LeaseLost),
-    "timeline_changed": ErrorCode(409, "The database was restarted, failed over or was restored, so leases have to be verified.", TimelineChanged),
+    "timeline_changed": ErrorCode(
+        409, "The database was restarted, failed over or was restored, so leases have to be verified.", TimelineChanged
+    ),
     "too_large": ErrorCode(413, "The body is too large."),
     "unsupported_media_type": ErrorCode(415, "Without tokens, the body must not have a content type of forms."),
     "invalid": ErrorCode(422, "A field or a parameter is invalid.", InvalidInput),
@@ -347,7 +349,7 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
     "too_many_connections": ErrorCode(503, "The server has reached its limit of connections."),
     "too_many_requests_under_way": ErrorCode(503, "The server has reached its limit of requests."),
     "too_much_under_way": ErrorCode(503, "The server has reached its limit of memory for bodies."),
-}  # fmt: skip
+}
 """All codes of the HTTP API, by status."""
 
 _BY_KIND = {code.kind: name for name, code in ERROR_CODES.items() if code.kind is not None}

@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequen
 from functools import partial, wraps
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
+from msgspec import Struct
+
 from headrace.model.records import PeekedMessage
 
 P = ParamSpec("P")
@@ -14,6 +16,7 @@ S = TypeVar("S")
 T = TypeVar("T")
 Peeked = TypeVar("Peeked", bound=PeekedMessage)
 Place = TypeVar("Place")
+Other = TypeVar("Other")
 
 MAX_LIMIT = 10_000
 """The maximum number of entries of one page."""
@@ -32,6 +35,19 @@ class Page(list[T]):
     def __init__(self, items: Iterable[T] = (), *, more: bool = False) -> None:
         super().__init__(items)
         self.more = more
+
+
+class PageRequest(Struct, Generic[Place], frozen=True, kw_only=True):
+    """A request for a page: at most `limit` entries that come after a place of a list, or before one."""
+
+    limit: int
+    after: Place | None = None
+    before: Place | None = None
+
+    def at(self, place: Callable[[Place], Other]) -> PageRequest[Other]:
+        """Return the request with its places in another form."""
+        after, before = (None if one is None else place(one) for one in (self.after, self.before))
+        return PageRequest(limit=self.limit, after=after, before=before)
 
 
 async def follow(

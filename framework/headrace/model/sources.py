@@ -25,10 +25,14 @@ SourceExists = AlreadyExists
 class SourceSpec(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of a source of any kind."""
 
-    name: Annotated[str, Setting(
-        "1 to 48 lower-case letters, digits, `-` and `_`. It is the last segment of a webhook's URL.",
-        example="github", fixed=True,
-    )]  # fmt: skip
+    name: Annotated[
+        str,
+        Setting(
+            "1 to 48 lower-case letters, digits, `-` and `_`. It is the last segment of a webhook's URL.",
+            example="github",
+            fixed=True,
+        ),
+    ]
     stream: Annotated[str, Setting("The stream to which messages are published.", fixed=True)]
 
     def check(self) -> None:

@@ -61,9 +61,15 @@ class DirectAnswers:
     """
 
     def __init__(
-        self, engine: Engine, data_plane: DataPlane, access: Access, limits: Limits, origins: OriginPolicy,
-        elsewhere: Callable[[], bool], count: Count,
-    ) -> None:  # fmt: skip
+        self,
+        engine: Engine,
+        data_plane: DataPlane,
+        access: Access,
+        limits: Limits,
+        origins: OriginPolicy,
+        elsewhere: Callable[[], bool],
+        count: Count,
+    ) -> None:
         self._engine = engine
         self._data_plane = data_plane
         self._access = access
@@ -83,7 +89,7 @@ class DirectAnswers:
             names: the names in the path.
             otherwise: answers what isn't answered here.
         """
-        begin: Callable[[Exchange, float], bool]
+        begin: Callable[[Exchange], bool]
         if endpoint == self._publish:
             begin = partial(self._begin_publish, names[0])
         elif endpoint == self._receive:
@@ -96,7 +102,8 @@ class DirectAnswers:
         def answer(exchange: Exchange) -> Coroutine[Any, Any, None] | None:
             if self._access.open and not self._elsewhere() and self._is_plain(exchange):
                 try:
-                    begun = begin(exchange, perf_counter())
+                    exchange.began = perf_counter()
+                    begun = begin(exchange)
                 except Exception:
                     begun = False  # nothing has begun, and the coroutine finds the same
                 if begun:
@@ -113,7 +120,7 @@ class DirectAnswers:
 
     # --- publish
 
-    def _begin_publish(self, name: str, exchange: Exchange, began: float) -> bool:
+    def _begin_publish(self, name: str, exchange: Exchange) -> bool:
         stream = self._engine.cached_stream(name)
         if stream is None or exchange.head.query_string:
             return False
@@ -126,11 +133,11 @@ class DirectAnswers:
             self._limits.end_whole(len(exchange.body))
             raise
         exchange.begin_waiting(answer)
-        answer.add_done_callback(partial(self._end_publish, stream, messages, exchange, began))
+        answer.add_done_callback(partial(self._end_publish, stream, messages, exchange))
         return True
 
     def _end_publish(
-        self, stream: CachedStream, messages: Incoming, exchange: Exchange, began: float, answer: asyncio.Future[int]
+        self, stream: CachedStream, messages: Incoming, exchange: Exchange, answer: asyncio.Future[int]
     ) -> None:
         response: Response | None = None
         try:
@@ -142,11 +149,11 @@ class DirectAnswers:
             response = error_response(error)
         except asyncio.CancelledError:
             pass
-        self._end(self._publish, exchange, response, began, answer)
+        self._end(self._publish, exchange, response, answer)
 
     # --- receive
 
-    def _begin_receive(self, names: tuple[str, ...], exchange: Exchange, began: float) -> bool:
+    def _begin_receive(self, names: tuple[str, ...], exchange: Exchange) -> bool:
         consumer = self._engine.cached_consumer(*names)
         receivers = None if consumer is None else self._engine.receivers(consumer)
         if consumer is None or receivers is None:
@@ -162,13 +169,17 @@ class DirectAnswers:
             self._limits.end_whole(len(exchange.body), waits=True)
             raise
         exchange.begin_waiting(receiver.answer)
-        receiver.answer.add_done_callback(partial(self._end_receive, consumer, receivers, receiver, exchange, began))
+        receiver.answer.add_done_callback(partial(self._end_receive, consumer, receivers, receiver, exchange))
         return True
 
     def _end_receive(
-        self, consumer: CachedConsumer, receivers: Receivers, receiver: Receiver, exchange: Exchange, began: float,
+        self,
+        consumer: CachedConsumer,
+        receivers: Receivers,
+        receiver: Receiver,
+        exchange: Exchange,
         answer: asyncio.Future[Share],
-    ) -> None:  # fmt: skip
+    ) -> None:
         response: Response | None = None
         undelivered: Callable[[], None] | None = None
         try:
@@ -185,11 +196,11 @@ class DirectAnswers:
             response = error_response(error)
         except asyncio.CancelledError:
             pass
-        self._end(self._receive, exchange, response, began, answer, waits=True, undelivered=undelivered)
+        self._end(self._receive, exchange, response, answer, waits=True, undelivered=undelivered)
 
     # --- ack
 
-    def _begin_ack(self, endpoint: Endpoint, names: tuple[str, ...], exchange: Exchange, began: float) -> bool:
+    def _begin_ack(self, endpoint: Endpoint, names: tuple[str, ...], exchange: Exchange) -> bool:
         engine = self._engine
         consumer = engine.cached_consumer(*names) if len(names) == 2 else engine.cached_consumer_anywhere(names[0])
         if consumer is None or exchange.head.query_string:
@@ -208,13 +219,18 @@ class DirectAnswers:
             return False
         lease, answer = begun
         exchange.begin_waiting(answer)
-        answer.add_done_callback(partial(self._end_ack, endpoint, consumer, ack_ids, lease, exchange, began))
+        answer.add_done_callback(partial(self._end_ack, endpoint, consumer, ack_ids, lease, exchange))
         return True
 
     def _end_ack(
-        self, endpoint: Endpoint, consumer: CachedConsumer, ack_ids: list[str], lease: int, exchange: Exchange,
-        began: float, answer: asyncio.Future[Lost],
-    ) -> None:  # fmt: skip
+        self,
+        endpoint: Endpoint,
+        consumer: CachedConsumer,
+        ack_ids: list[str],
+        lease: int,
+        exchange: Exchange,
+        answer: asyncio.Future[Lost],
+    ) -> None:
         response: Response | None = None
         try:
             self._engine.end_ack(consumer, ack_ids, lease, answer)
@@ -223,14 +239,20 @@ class DirectAnswers:
             response = error_response(error)
         except asyncio.CancelledError:
             pass
-        self._end(endpoint, exchange, response, began, answer)
+        self._end(endpoint, exchange, response, answer)
 
     # --- the response
 
     def _end(
-        self, endpoint: Endpoint, exchange: Exchange, response: Response | None, began: float,
-        answer: asyncio.Future[Any], *, waits: bool = False, undelivered: Callable[[], None] | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        endpoint: Endpoint,
+        exchange: Exchange,
+        response: Response | None,
+        answer: asyncio.Future[Any],
+        *,
+        waits: bool = False,
+        undelivered: Callable[[], None] | None = None,
+    ) -> None:
         """Send the response, if there is one, and count the request as ended.
 
         Args:
@@ -240,20 +262,24 @@ class DirectAnswers:
         if response is not None and exchange.must_wait:
             # Its end is not left to the coroutine, which never begins if its task is cancelled before.
             later = exchange.start(_respond_later(exchange, response, undelivered))
-            later.add_done_callback(partial(self._ended, endpoint, exchange, response, began, waits))
+            later.add_done_callback(partial(self._ended, endpoint, exchange, response, waits))
             return
         try:
             if response is not None:
                 exchange.respond_now(response)
         finally:
-            self._ended(endpoint, exchange, response, began, waits)
+            self._ended(endpoint, exchange, response, waits)
 
     def _ended(
-        self, endpoint: Endpoint, exchange: Exchange, response: Response | None, began: float, waits: bool,
+        self,
+        endpoint: Endpoint,
+        exchange: Exchange,
+        response: Response | None,
+        waits: bool,
         task: asyncio.Task[None] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._limits.end_whole(len(exchange.body), waits=waits)
-        self._count(endpoint, exchange.head.method, response, began)
+        self._count(endpoint, exchange.head.method, response, exchange.began)
 
 
 async def _respond_later(exchange: Exchange, response: Response, undelivered: Callable[[], None] | None) -> None:

@@ -87,9 +87,13 @@ class Engine(MessageEngine):
     """
 
     def __init__(
-        self, app: App, clock: Callable[[], float] = time.monotonic, *, refusal: Refusal | None = None,
+        self,
+        app: App,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        refusal: Refusal | None = None,
         options: Options | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         options = options or Options()
         super().__init__(options.max_cached, clock)
         self.app = app

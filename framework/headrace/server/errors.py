@@ -51,9 +51,15 @@ class Problem(HeadraceError):
     """
 
     def __init__(
-        self, status: int, code: str, summary: str, *, validation_errors: Mapping[str, Sequence[str]] | None = None,
-        headers: Mapping[str, str] | None = None, more: Mapping[str, Any] | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        status: int,
+        code: str,
+        summary: str,
+        *,
+        validation_errors: Mapping[str, Sequence[str]] | None = None,
+        headers: Mapping[str, str] | None = None,
+        more: Mapping[str, Any] | None = None,
+    ) -> None:
         super().__init__(summary)
         self.status = status
         self.code = code
@@ -63,6 +69,11 @@ class Problem(HeadraceError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return copyreg.__newobj__, (type(self), *self.args), vars(self)  # type: ignore[attr-defined]  # without `__init__`
+
+
+def invalid(text: str, field: str, what: str | None = None) -> Problem:
+    """Return the error about an invalid field of a request. `what` is wrong with the field, by default the text says it."""
+    return Problem(422, "invalid", text, validation_errors={field: [what or text]})
 
 
 class TooManyWaiting(Problem):

@@ -8,11 +8,12 @@ from heapq import merge
 from typing import Any, TypeVar
 
 import anyio
+from msgspec.structs import replace
 
 from headrace import store
 from headrace.admin.live.together import together
 from headrace.model.errors import HeadraceError
-from headrace.model.pages import Page
+from headrace.model.pages import Page, PageRequest
 from headrace.server.engine import Engine
 
 T = TypeVar("T")
@@ -91,43 +92,36 @@ async def read_all(engine: Engine, read: Callable[[Engine], Awaitable[T]]) -> tu
 
 async def merged_page(
     engine: Engine,
-    read: Callable[[Engine, Place | None, Place | None], Awaitable[Page[T]]],
+    read: Callable[[Engine, PageRequest[Place]], Awaitable[Page[T]]],
+    asked: PageRequest[Place],
     *,
     kind: store.PlaceKind,
     name: Callable[[T], str],
     place: Callable[[T], Place],
-    limit: int,
-    after: Place | None,
-    before: Place | None,
     order: Callable[[T], Any] | None = None,
-    alone: bool = False,
 ) -> tuple[Page[T], list[str]]:
     """Read a page of the list of all databases, as far as requests reach its items.
 
     Args:
         engine: as for `read_all`.
-        read: reads the page of one database after or before a place.
+        read: reads a page of one database.
         kind, name: as for `reachable`.
         place: returns the place of an item, which no other item has.
-        limit: the largest number of items.
-        after, before: where the page begins or ends.
         order: the key by which the list is sorted. By default the place.
-        alone: read the engine's own database only, because a request names what lives there.
 
     Returns:
         The page, and the names of the further databases that did not answer.
     """
-    if alone:
-        return await read(engine, after, before), []
 
     async def read_one(one: Engine) -> Page[T]:
-        start, end = after, before
+        part = asked
         while True:
-            page = await read(one, start, end)
+            page = await read(one, part)
             kept = Page(await reachable(one, kind, page, name), more=page.more)
             if kept or not page or not page.more:
                 return kept  # empty at the end of the list only
-            start, end = (place(page[-1]), None) if end is None else (None, place(page[0]))
+            back = part.before is not None
+            part = replace(part, before=place(page[0])) if back else replace(part, after=place(page[-1]))
 
     pages, away = await read_all(engine, read_one)
-    return merged(pages, order or place, limit, backwards=before is not None), away
+    return merged(pages, order or place, asked.limit, backwards=asked.before is not None), away

@@ -15,7 +15,6 @@ def check_parameters(sent: Iterable[str], known: Collection[str]) -> None:
     unknown = [name for name in dict.fromkeys(sent) if name not in known]
     if unknown:
         remedy = f"The parameters are {', '.join(known)}." if known else "This call takes no query parameters."
-        raise Problem(
-            422, "invalid", f"The query parameter {unknown[0]!r:.80} does not exist. {remedy}",
-            validation_errors={name: [f"The parameter does not exist. {remedy}"] for name in unknown[:MAX_NAMED]},
-        )  # fmt: skip
+        errors = {name: [f"The parameter does not exist. {remedy}"] for name in unknown[:MAX_NAMED]}
+        text = f"The query parameter {unknown[0]!r:.80} does not exist. {remedy}"
+        raise Problem(422, "invalid", text, validation_errors=errors)

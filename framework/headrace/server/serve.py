@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import signal
 import socket
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from contextlib import nullcontext
 from typing import Any
 
@@ -39,14 +39,22 @@ class ServerRunner:
         shutdown_timeout: seconds that running requests may take after the stop.
         before_listening: called when the app runs and no client can connect yet. It may raise.
         on_listening: called when clients can connect.
-        tasks: further tasks, which are cancelled at the end.
+
+    Attributes:
+        tasks: further tasks, which begin before clients can connect, and are cancelled at the end.
     """
 
     def __init__(
-        self, app: App, server: Server, listening: socket.socket, certificate: Certificate | None = None, *,
-        shutdown_timeout: float = 30.0, before_listening: Function | None = None,
-        on_listening: Callable[[], None] = lambda: None, tasks: Sequence[Function] = (),
-    ) -> None:  # fmt: skip
+        self,
+        app: App,
+        server: Server,
+        listening: socket.socket,
+        certificate: Certificate | None = None,
+        *,
+        shutdown_timeout: float = 30.0,
+        before_listening: Function | None = None,
+        on_listening: Callable[[], None] = lambda: None,
+    ) -> None:
         self._app = app
         self._server = server
         self._listening = listening
@@ -54,7 +62,7 @@ class ServerRunner:
         self._timeout = shutdown_timeout
         self._before_listening = before_listening
         self._on_listening = on_listening
-        self._tasks = tasks
+        self.tasks: list[Function] = []
         self._stopping = anyio.Event()
         self._aborting = anyio.Event()
         self._starting = anyio.CancelScope()
@@ -91,7 +99,7 @@ class ServerRunner:
                 group.start_soon(listener.run)
                 if self._certificate is not None:
                     group.start_soon(self._certificate.keep_current)
-                for function in self._tasks:
+                for function in self.tasks:
                     group.start_soon(function)
                 await listener.open([self._listening])
                 self._is_open = True

@@ -230,6 +230,7 @@ from headrace.store.messages.dead_letters import (
 from headrace.store.messages.erase import Erased, erase, erase_contents, erasures, forget_erased
 from headrace.store.messages.jobs import (
     ClaimedJob,
+    NewJob,
     cancel_job,
     claim_job,
     create_job,
@@ -241,10 +242,19 @@ from headrace.store.messages.jobs import (
 )
 from headrace.store.messages.journeys import ConsumerPlace, MessageBySeq, journey, message_by_seq
 from headrace.store.messages.lease import extend_leases, lease, mark_started, reclaim, wait, without_subscription
-from headrace.store.messages.peek import current_history, history_and_stream, latest, messages, messages_at, peek
+from headrace.store.messages.peek import (
+    Contents,
+    SeqRange,
+    current_history,
+    history_and_stream,
+    latest,
+    messages,
+    messages_at,
+    peek,
+)
 from headrace.store.messages.publish import discard_staged, publish, publish_all, publish_many, publish_staged
 from headrace.store.messages.replay import Selection, replay, republish
-from headrace.store.messages.search import search
+from headrace.store.messages.search import Search, search
 from headrace.store.messages.seek import seek, seek_preview, seek_to
 from headrace.store.messages.settle import settle
 from headrace.store.messages.transactions import (

@@ -313,7 +313,9 @@ class Harness:
             type: the type to which their `data` is converted, such as `Order`.
         """
         name = name_of_stream(stream)
-        found = _bounded(await store.messages(self.app.database, name, filters=[key], limit=MAX_MESSAGES + 1))
+        found = _bounded(
+            await store.messages(self.app.database, name, store.SeqRange(filters=[key]), limit=MAX_MESSAGES + 1)
+        )
         if isinstance(stream, Stream):
             return [msgspec.structs.replace(m, data=stream.decoded(m)) for m in found]
         if type is Any:

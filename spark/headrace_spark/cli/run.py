@@ -8,6 +8,7 @@ import runpy
 import sys
 import traceback
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -61,6 +62,42 @@ MaxRowsOption = Annotated[
 ContinuousOption = Annotated[bool, flag("Continue until stopped, instead of ending with the messages that exist now.")]
 LossOption = Annotated[bool, flag("Continue where messages were removed before they were read, instead of failing.")]
 EveryOption = Annotated[str, Parameter(name="--every", help="With --continuous: how often to look.")]
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """Which messages of a stream are read."""
+
+    filter: FilterOption = None
+    where: WhereOption = None
+    start: StartOption = "earliest"
+    max_rows: MaxRowsOption = None
+    partitions: PartitionsOption = None
+    ignore_data_loss: LossOption = False
+
+    def options(self) -> dict[str, Any]:
+        """Return the arguments of a pipeline."""
+        rows = {} if self.max_rows is None else {"max_rows": self.max_rows}
+        read = {"filter": self.filter or ">", "where": self.where, "start": self.start, "partitions": self.partitions}
+        return {**read, **rows, "fail_on_data_loss": not self.ignore_data_loss}
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Running:
+    """How a pipeline runs."""
+
+    database: DatabaseOption = None
+    json: JsonOption = False
+    ship: ShipOption = None
+    log_level: LogLevelOption = None
+    log_format: LogFormatOption = None
+
+    def run(self, pipeline: Callable[..., Report], *arguments: Any, **options: Any) -> int:
+        """Run a pipeline to its end, and print its report. Returns the exit code."""
+        set_up(self.log_level, self.log_format, self.ship)
+        return finished(lambda: pipeline(*arguments, database=self.database, **options), self.json)
 
 
 @run.default
@@ -144,25 +181,16 @@ def archive(
             help="A consumer that is created, and whose cursor follows the archive, so that retention can wait for it.",
         ),
     ] = None,
-    filter: FilterOption = None,  # noqa: A002 - as everywhere
-    where: WhereOption = None,
-    start: StartOption = "earliest",
-    max_rows: MaxRowsOption = None,
     rows_per_file: Annotated[
         int, Parameter(validator=Number(gte=1), help="Rows that a file holds at most.")
     ] = 1_000_000,
-    partitions: PartitionsOption = None,
     compression: Annotated[str, Parameter(help="zstd, snappy, gzip, lz4 or none.")] = "zstd",
     delta: Annotated[
         bool,
         Parameter(negative=(), help="Also keep a Delta log, in which each batch is a version. Needs headrace[delta]."),
     ] = False,
-    ignore_data_loss: LossOption = False,
-    database: DatabaseOption = None,
-    json: JsonOption = False,
-    ship: ShipOption = None,
-    log_level: LogLevelOption = None,
-    log_format: LogFormatOption = None,
+    reading: Reading = Reading(),
+    running: Running = Running(),
 ) -> int:
     """Write a stream to Parquet files, by day, each message once.
 
@@ -170,15 +198,8 @@ def archive(
     """
     from headrace_spark import archive as work
 
-    set_up(log_level, log_format, ship)
-    return finished(
-        lambda: work(
-            stream, path, database=database, once=not continuous, every=every, consumer=consumer, filter=filter or ">",
-            where=where, start=start, rows_per_file=rows_per_file, partitions=partitions, compression=compression,
-            fail_on_data_loss=not ignore_data_loss, delta=delta, **_without_none(max_rows=max_rows),
-        ),
-        json,
-    )  # fmt: skip
+    options = {"consumer": consumer, "rows_per_file": rows_per_file, "compression": compression, "delta": delta}
+    return running.run(work, stream, path, once=not continuous, every=every, **options, **reading.options())
 
 
 def replay(
@@ -192,17 +213,8 @@ def replay(
     path: Annotated[
         str | None, Parameter(show_default=False, help="... or an archive, or other Parquet files.")
     ] = None,
-    filter: FilterOption = None,  # noqa: A002 - as everywhere
-    where: WhereOption = None,
-    start: StartOption = "earliest",
-    max_rows: MaxRowsOption = None,
-    partitions: PartitionsOption = None,
-    ignore_data_loss: LossOption = False,
-    database: DatabaseOption = None,
-    json: JsonOption = False,
-    ship: ShipOption = None,
-    log_level: LogLevelOption = None,
-    log_format: LogFormatOption = None,
+    reading: Reading = Reading(),
+    running: Running = Running(),
 ) -> int:
     """Send a stream's history, or an archive, through a function into another stream.
 
@@ -210,15 +222,8 @@ def replay(
     """
     from headrace_spark import replay as work
 
-    set_up(log_level, log_format, ship)
-    return finished(
-        lambda: work(
-            function, into, stream=stream, path=path, checkpoint=checkpoint, database=database, filter=filter or ">",
-            where=where, start=start, partitions=partitions, fail_on_data_loss=not ignore_data_loss,
-            **_without_none(max_rows=max_rows),
-        ),
-        json,
-    )  # fmt: skip
+    places = {"stream": stream, "path": path, "checkpoint": checkpoint}
+    return running.run(work, function, into, **places, **reading.options())
 
 
 def backfill(
@@ -243,11 +248,7 @@ def backfill(
         str | None,
         Parameter(show_default=False, help="A name for this backfill. A repetition within 7 days publishes nothing."),
     ] = None,
-    database: DatabaseOption = None,
-    json: JsonOption = False,
-    ship: ShipOption = None,
-    log_level: LogLevelOption = None,
-    log_format: LogFormatOption = None,
+    running: Running = Running(),
 ) -> int:
     """Read a table, in parallel and under one snapshot, into a stream.
 
@@ -255,14 +256,8 @@ def backfill(
     """
     from headrace_spark import backfill as work
 
-    set_up(log_level, log_format, ship)
-    return finished(
-        lambda: work(
-            table, stream, database=database, source=source, columns=column, where=where, key=key,
-            partitions=partitions, write_id=write_id,
-        ),
-        json,
-    )  # fmt: skip
+    options = {"source": source, "columns": column, "where": where, "key": key, "write_id": write_id}
+    return running.run(work, table, stream, partitions=partitions, **options)
 
 
 def aggregate(
@@ -303,17 +298,8 @@ def aggregate(
     ] = "update",
     continuous: ContinuousOption = False,
     every: EveryOption = "10s",
-    filter: FilterOption = None,  # noqa: A002 - as everywhere
-    where: WhereOption = None,
-    start: StartOption = "earliest",
-    max_rows: MaxRowsOption = None,
-    partitions: PartitionsOption = None,
-    ignore_data_loss: LossOption = False,
-    database: DatabaseOption = None,
-    json: JsonOption = False,
-    ship: ShipOption = None,
-    log_level: LogLevelOption = None,
-    log_format: LogFormatOption = None,
+    reading: Reading = Reading(),
+    running: Running = Running(),
 ) -> int:
     """Aggregate a stream by windows of time into another stream.
 
@@ -321,16 +307,10 @@ def aggregate(
     """
     from headrace_spark import aggregate as work
 
-    set_up(log_level, log_format, ship)
-    return finished(
-        lambda: work(
-            stream, into, window=window, aggregates=aggregates, checkpoint=checkpoint, slide=slide, by=by or ("key",),
-            time=time, watermark=watermark, schema=schema, key=key, mode=mode, database=database, once=not continuous,
-            every=every, filter=filter or ">", where=where, start=start, partitions=partitions,
-            fail_on_data_loss=not ignore_data_loss, **_without_none(max_rows=max_rows),
-        ),
-        json,
-    )  # fmt: skip
+    windows = {"window": window, "slide": slide, "time": time, "watermark": watermark}
+    results = {"aggregates": aggregates, "by": by or ("key",), "schema": schema, "key": key, "mode": mode}
+    options = {"checkpoint": checkpoint, "once": not continuous, "every": every}
+    return running.run(work, stream, into, **windows, **results, **options, **reading.options())
 
 
 for _pipeline in (archive, replay, backfill, aggregate):
@@ -368,7 +348,3 @@ def sentence(report: Report) -> str:
     if report.late:
         parts.append(f"{report.late:,} came too late")
     return f"{', '.join(parts)}, in {report.seconds:.1f} s."
-
-
-def _without_none(**options: Any) -> dict[str, Any]:
-    return {name: value for name, value in options.items() if value is not None}

@@ -107,6 +107,8 @@ def spark_consumer(
         InvalidFilter: a filter breaks the grammar.
     """
 
+    options = _options_of_consumer(locals())
+
     def register(function: F) -> F:
         handler_name = _name(function) if name is None else name
         transform_settings = TransformSettings(
@@ -120,19 +122,17 @@ def spark_consumer(
             timeout=None if timeout is None else seconds(timeout, "timeout"),
         )
         _positive(max_rows, "max_rows")
+        if max_ack_pending is None:
+            options["max_ack_pending"] = min(PENDING_BATCHES * max_rows, MAX_PENDING)
         transform: list[Transform] = []
 
         async def handle(payloads: list[msgspec.Raw], batch: Batch) -> Any:
             return await transform[0].handle(batch)
 
         handle.__name__ = handle.__qualname__ = handler_name
-        app.consumer(
-            stream, name=name, filter=filter, where=where, timeout=timeout, max_deliver=max_deliver, ack_wait=ack_wait, backoff=backoff,
-            on_exhausted=on_exhausted, ordered=ordered, deliver_policy=deliver_policy, start_seq=start_seq, start_time=start_time,
-            rate_limit=rate_limit, rate_burst=rate_burst, priority=priority, breaker=breaker, middleware=middleware, publishes=publishes,
-            batch=max_rows, batch_timeout=max_wait, concurrency=1, on_batch_error=on_batch_error,
-            max_ack_pending=min(PENDING_BATCHES * max_rows, MAX_PENDING) if max_ack_pending is None else max_ack_pending,
-        )(handle)  # fmt: skip
+        app.consumer(stream, **options, publishes=publishes, batch=max_rows, batch_timeout=max_wait, concurrency=1)(
+            handle
+        )
         warm_session = warm_session_of(app)
         warm_session.settings = settings or warm_session.settings
         transform.append(Transform(transform_settings, warm_session))
@@ -198,3 +198,9 @@ def _source(schema: Any) -> Any:
         from headrace_spark.frames import schema as schemas
 
         return schemas.of(schema)
+
+
+def _options_of_consumer(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments that `App.consumer` has, too: from `name` on."""
+    names = list(inspect.signature(spark_consumer).parameters)
+    return {name: given[name] for name in names[names.index("name") :]}

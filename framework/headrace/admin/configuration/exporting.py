@@ -70,9 +70,10 @@ async def export(database: Database, name: str | None = None, *, now: datetime |
             )
     time = now or datetime.now(UTC)
     found["tokens"] = {
-        token.name: _token(token) for token in await Admin(database).tokens()
+        token.name: _token(token)
+        for token in await Admin(database).tokens()
         if token.revoked_at is None and (token.expires_at is None or token.expires_at > time)
-    }  # fmt: skip
+    }
     found["grants"] = _grants(await store.grants(database))
     return Exported(
         {section: value for section, value in found.items() if value},

@@ -22,8 +22,12 @@ from headrace.sources.webhook import WebhookSpec
 Fields = Mapping[str, Setting]
 
 SPECS: Mapping[str, type[msgspec.Struct]] = {
-    "stream": StreamSpec, "consumer": ConsumerSpec, "push": Push, "webhook": WebhookSpec, "postgres": PostgresSettings,
-}  # fmt: skip
+    "stream": StreamSpec,
+    "consumer": ConsumerSpec,
+    "push": Push,
+    "webhook": WebhookSpec,
+    "postgres": PostgresSettings,
+}
 """The settings of streams, of consumers and their `push`, and of sources by their kind."""
 
 _NAMES = ("name", "stream")

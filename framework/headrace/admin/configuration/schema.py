@@ -21,25 +21,25 @@ _REFERENCE = {"type": "string", "pattern": r"\$\{"}
 def json_schema() -> dict[str, Any]:
     """Return the schema, of draft 2020-12."""
     consumer = _mapping(_properties("consumer"))
-    stream = _mapping({
-        **_properties("stream"), "database": _DATABASE, "consumers": _named(consumer, "The stream's consumers, by name."),
-    })  # fmt: skip
+    consumers = _named(consumer, "The stream's consumers, by name.")
+    stream = _mapping(_properties("stream") | {"database": _DATABASE, "consumers": consumers})
     sources = [
         _mapping({"kind": {"const": kind}, **_stream_property(), **_properties(kind)}, ["kind", "stream", *required])
         for kind, required in (("webhook", []), ("postgres", ["tables"]))
     ]
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "A configuration of Headrace",
-        **_mapping({
-            "name": {"type": "string", "description": "The name under which `apply` remembers what it manages, for `--prune`."},
+    name = "The name under which `apply` remembers what it manages, for `--prune`."
+    objects = _mapping(
+        {
+            "name": {"type": "string", "description": name},
             "databases": _named(_database(), "Further databases behind the same servers, by name."),
             "streams": _named(stream, "Streams, by name."),
             "sources": _named({"oneOf": sources}, "Sources, by name."),
             "tokens": _named(_token(), "Access tokens, by name."),
             "grants": _named(_grants(), "What database roles may do, by role."),
-        }),
-    }  # fmt: skip
+        }
+    )
+    title = "A configuration of Headrace"
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": title, **objects}
 
 
 _DATABASE = {

@@ -176,10 +176,10 @@ class Reading:
 
     def _catalog_misses(self, figures: LiveFigures) -> bool:
         """Return whether streams or consumers have appeared or disappeared since the catalog was read."""
-        return (
-            figures.drawn.keys() != {one.number for one in self.catalog_streams}
-            or figures.positions.keys() != {one.number for one in self.catalog_consumers}
-        )  # fmt: skip
+        streams, consumers = self.catalog_streams, self.catalog_consumers
+        if figures.drawn.keys() != {one.number for one in streams}:
+            return True
+        return figures.positions.keys() != {one.number for one in consumers}
 
     async def _note(self, figures: LiveFigures) -> list[int]:
         """Note the figures. Returns the consumers that have moved."""

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from functools import cache
+from typing import Any
+
+from msgspec import Struct
 
 from headrace.admin.live.reading import ConsumerFigures, StreamFigures
 from headrace.flow.observed import Samples, at_work, consumer_state, source_reason, source_state
@@ -18,9 +22,14 @@ _NO_COUNTS = LiveCounts()
 
 
 def consumer_row(
-    info: CatalogConsumer, stream_name: str, stream: StreamFigures, figures: ConsumerFigures,
-    reports: Sequence[ConsumerAtWork], at: datetime, database: str | None,
-) -> ConsumerRow:  # fmt: skip
+    info: CatalogConsumer,
+    stream_name: str,
+    stream: StreamFigures,
+    figures: ConsumerFigures,
+    reports: Sequence[ConsumerAtWork],
+    at: datetime,
+    database: str | None,
+) -> ConsumerRow:
     """Make the row of a consumer. Its rates are filled in when it is sent."""
     work, counts = at_work(reports), figures.counts or _NO_COUNTS
     lag = max(stream.last - figures.position, 0)
@@ -45,27 +54,37 @@ def stream_row(
     """Make the row of a stream. Its rates are filled in when it is sent."""
     size = figures.size
     return StreamRow(
-        name=info.name, id=info.id, publish_rate=figures.samples.rate, messages=None if size is None else size.messages,
-        size=None if size is None else size.size, scheduled=None if size is None else size.scheduled,
-        last_seq=figures.last, consumers=len(consumers), retention=info.retention, retain_up_to=info.retain_up_to,
-        max_storage=info.max_storage, one_message_per_key=info.one_message_per_key,
-        lag=max((one.lag for one in consumers), default=0), dead_letters=sum(one.dead_letters for one in consumers),
-        state="full" if figures.full else "", rates=[], database=database,
-    )  # fmt: skip
+        **_shared(StreamRow, info),
+        publish_rate=figures.samples.rate,
+        messages=None if size is None else size.messages,
+        size=None if size is None else size.size,
+        scheduled=None if size is None else size.scheduled,
+        last_seq=figures.last,
+        consumers=len(consumers),
+        lag=max((one.lag for one in consumers), default=0),
+        dead_letters=sum(one.dead_letters for one in consumers),
+        state="full" if figures.full else "",
+        rates=[],
+        database=database,
+    )
 
 
 def process_row(info: WorkerInfo, at: datetime) -> ProcessRow:
     """Make the row of a process at a time."""
     server, rates = info.server, [one.rate for one in info.consumers if one.rate is not None]
     return ProcessRow(
-        process_id=info.id, host=info.host, pid=info.pid, kind=info.kind, version=info.version, started_at=info.started_at,
-        seen_at=info.seen_at, silent_seconds=max((at - info.seen_at).total_seconds(), 0.0), gone=info.gone,
-        uptime_seconds=max((at - info.started_at).total_seconds(), 0.0), blocked=info.blocked, connections=info.connections, actors=sum(one.actors for one in info.consumers),
-        busy_actors=sum(one.busy for one in info.consumers), in_flight=sum(one.leased for one in info.consumers),
-        rate=sum(rates) if rates else None, requests=None if server is None else server.requests,
-        requests_in_flight=None if server is None else server.in_flight, waiting=None if server is None else server.waiting,
-        consumers=info.consumers, more_consumers=info.more_consumers,
-    )  # fmt: skip
+        **_shared(ProcessRow, info),
+        process_id=info.id,
+        silent_seconds=max((at - info.seen_at).total_seconds(), 0.0),
+        uptime_seconds=max((at - info.started_at).total_seconds(), 0.0),
+        actors=sum(one.actors for one in info.consumers),
+        busy_actors=sum(one.busy for one in info.consumers),
+        in_flight=sum(one.leased for one in info.consumers),
+        rate=sum(rates) if rates else None,
+        requests=None if server is None else server.requests,
+        requests_in_flight=None if server is None else server.in_flight,
+        waiting=None if server is None else server.waiting,
+    )
 
 
 def source_row(
@@ -76,11 +95,29 @@ def source_row(
     facts = capture.facts if capture is not None and capture.state == "running" else None
     reason, mend = source_reason(info.name, capture)
     return SourceRow(
-        id=info.id, name=info.name, kind=info.kind, stream=info.stream, state=source_state(capture),
-        reason=reason, mend=mend,
-        since=None if capture is None else capture.since, changes_rate=samples.rate, rates=[round(one, 3) for one in samples.rates],
-        captured=0 if capture is None else capture.captured, behind_bytes=None if facts is None else facts.behind,
-        wal_held_bytes=None if facts is None else facts.held_back, failures=0 if capture is None else capture.failures,
-        tables=list(info.settings.get("tables", ())), backfills=[Backfill.of(one) for one in backfills if one.source == info.name],
-        info=info, database=database,
-    )  # fmt: skip
+        **_shared(SourceRow, info),
+        state=source_state(capture),
+        reason=reason,
+        mend=mend,
+        since=None if capture is None else capture.since,
+        changes_rate=samples.rate,
+        rates=[round(one, 3) for one in samples.rates],
+        captured=0 if capture is None else capture.captured,
+        behind_bytes=None if facts is None else facts.behind,
+        wal_held_bytes=None if facts is None else facts.held_back,
+        failures=0 if capture is None else capture.failures,
+        tables=list(info.settings.get("tables", ())),
+        backfills=[Backfill.of(one) for one in backfills if one.source == info.name],
+        info=info,
+        database=database,
+    )
+
+
+def _shared(row: type[Struct], info: Struct) -> dict[str, Any]:
+    """The fields of a row that are those of a record. They have the same names, except for `state`."""
+    return {name: getattr(info, name) for name in _shared_names(row, type(info))}
+
+
+@cache
+def _shared_names(row: type[Struct], info: type[Struct]) -> tuple[str, ...]:
+    return tuple(name for name in info.__struct_fields__ if name in row.__struct_fields__)

@@ -158,12 +158,13 @@ class Snapshot:
         consumers = [one for one in self.consumers.values() if visible is None or one.stream in visible]
         streams = [one for one in self.streams.values() if visible is None or one.name in visible]
         sources = [one for one in self.sources if visible is None or one.stream in visible]
+        summed = ("lag", "in_flight", "parked", "blocked", "dead_letters", "actors", "busy_actors")
         return Totals(
-            streams=len(streams), consumers=len(consumers), sources=len(sources),
+            streams=len(streams),
+            consumers=len(consumers),
+            sources=len(sources),
             processes=sum(not one.gone for one in self.processes),
             publish_rate=sum(one.publish_rate or 0.0 for one in streams),
-            finish_rate=sum(one.finish_rate or 0.0 for one in consumers), lag=sum(one.lag for one in consumers),
-            in_flight=sum(one.in_flight for one in consumers), parked=sum(one.parked for one in consumers),
-            blocked=sum(one.blocked for one in consumers), dead_letters=sum(one.dead_letters for one in consumers),
-            actors=sum(one.actors or 0 for one in consumers), busy_actors=sum(one.busy_actors for one in consumers),
-        )  # fmt: skip
+            finish_rate=sum(one.finish_rate or 0.0 for one in consumers),
+            **{name: sum(getattr(one, name) or 0 for one in consumers) for name in summed},
+        )

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
+from typing import Unpack
 
 from headrace import store
 from headrace.admin.base import Base
 from headrace.admin.live.rows import process_row
-from headrace.admin.validation import check_limit, utc
+from headrace.admin.validation import check_limit, in_utc, utc
+from headrace.model.conditions.selections import AuditCriteria
 from headrace.model.errors import InvalidInput
 from headrace.model.pages import Page, follow, listing
 from headrace.model.watching.audit import AuditEntry
@@ -36,33 +38,32 @@ class Watching(Base):
 
     @listing
     async def audit(
-        self, *, stream: str | None = None, actor: str | None = None, action: str | None = None,
-        since: datetime | None = None, until: datetime | None = None, limit: int | None = 100,
-    ) -> AsyncIterator[list[AuditEntry]]:  # fmt: skip
-        """List the recorded changes, the newest first, at most `limit`. None for all that are kept.
+        self, *, limit: int | None = 100, **criteria: Unpack[AuditCriteria]
+    ) -> AsyncIterator[list[AuditEntry]]:
+        """List the recorded changes that match, the newest first, at most `limit`. None for all that are kept.
 
         Args:
-            stream: only changes about the stream of this name, which need not exist any more.
-            actor: only those in this name: that of a token, or of the system user that ran a command.
-            action: only these, such as `consumer.seek`, or `consumer` for all of a kind.
-            since: only those at this time or later.
-            until: only those before this time.
+            criteria: `stream`, `actor`, `action`, `since` and `until`, see `AuditCriteria`. An actor is the name of a token, or of the system user that ran a command.
         """
         check_limit(limit)
+        chosen = in_utc(criteria)
 
         async def read(after: int | None, limit: int) -> Page[AuditEntry]:
-            return await store.changes(
-                self._database, stream=stream, actor=actor, action=action, since=utc(since), until=utc(until),
-                limit=limit, after=after,
-            )  # fmt: skip
+            return await store.changes(self._database, limit=limit, after=after, **chosen)
 
         async for page in follow(read, lambda entry: entry.place, limit=limit):
             yield page
 
     async def samples(
-        self, kind: SampleKind = "total", *, stream: str | None = None, consumer: str | None = None,
-        since: datetime | None = None, until: datetime | None = None, points: int = 180,
-    ) -> Chart:  # fmt: skip
+        self,
+        kind: SampleKind = "total",
+        *,
+        stream: str | None = None,
+        consumer: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        points: int = 180,
+    ) -> Chart:
         """Return figures over time, for a chart. They are kept for a week, 10 seconds for an hour, a minute for a day, and
         then 10 minutes.
 

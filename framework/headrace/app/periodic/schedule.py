@@ -16,7 +16,7 @@ from headrace.model.durations import Duration
 from headrace.model.errors import ConfigurationError, InvalidInput
 from headrace.model.keys import check_key
 from headrace.model.messages import payloads
-from headrace.model.schedules import Missed, ScheduleSpec
+from headrace.model.schedules import ScheduleSpec
 from headrace.runtime.formats.format import StreamFormat
 from headrace.runtime.isolation import in_own_task
 
@@ -116,11 +116,11 @@ def define(
     key: str | Made | None,
     data: Any,
     headers: Mapping[str, Any] | None,
-    missed: Missed,
-    max_missed: int,
-    unique_key: str | None,
+    **settings: Any,
 ) -> Schedule:
-    """Make a schedule from the arguments of `App.every`. Raises `ConfigurationError`."""
+    """Make a schedule from the arguments of `App.every`, of which `settings` are stored as they are. Raises
+    `ConfigurationError`.
+    """
     due = due_times(every, zone)
     made = {what: one for what, one in (("key", key), ("data", data)) if callable(one)}
     name = stream if name is None else name
@@ -133,9 +133,7 @@ def define(
         data=None if callable(data) else _plain(data, f"The data of the schedule {name!r}"),
         headers=_plain(dict(headers or {}), f"The headers of the schedule {name!r}"),
         functions={what: _name(function) for what, function in made.items()},
-        missed=missed,
-        max_missed=max_missed,
-        unique_key=unique_key,
+        **settings,
     )
     spec.check()
     if spec.key is not None:

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeAlias, TypedDict, TypeVar, overload
+from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypeAlias, TypedDict, TypeVar, overload
 
 from headrace.model.conditions import Condition
 from headrace.model.durations import Duration
 from headrace.model.handling import Breaker, OnBatchError, Runner
 from headrace.model.outcomes import Reject, Retry
 from headrace.model.specs import Backoff, DeliverPolicy, OnExhausted, Retention
+from headrace.runtime.formats.codec import Codec
 from headrace.runtime.handlers.middleware import Middleware
 from headrace.runtime.messages.transaction import Transaction
 
@@ -31,6 +32,9 @@ P = ParamSpec("P")
 
 OneOutgoing: TypeAlias = tuple[str, U] | tuple[str, U, Mapping[str, Any]]
 """A message to publish: (key, data) or (key, data, headers)."""
+
+On: TypeAlias = Literal[True]
+Off: TypeAlias = Literal[False]
 
 Outgoing: TypeAlias = OneOutgoing[U] | Sequence[OneOutgoing[U]] | Retry | Reject | None
 """The result of a handler with `publishes`."""
@@ -47,6 +51,13 @@ class StreamOptions(TypedDict, total=False):
     dedupe: bool
     tombstones: bool
     dedupe_window: Duration
+
+
+class TypedStreamOptions(StreamOptions, total=False):
+    """The settings of a stream with a type. See `App.stream`."""
+
+    codec: Codec | None
+    allow_plain: bool
 
 
 class ConsumerOptions(TypedDict, total=False):
@@ -81,6 +92,12 @@ class BatchOptions(ConsumerOptions, total=False):
 
     batch_timeout: Duration
     on_batch_error: OnBatchError
+
+
+class SizedOptions(BatchOptions, total=False):
+    """The settings of a consumer with `batch`."""
+
+    group_by_key: bool
 
 
 class Handles(Protocol[X, D]):

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Generic, Literal, Protocol, TypeVar, Unpack, cast, overload
+from typing import Any, Generic, Protocol, TypeVar, Unpack, cast, overload
 
 from headrace.app.streams.signatures import (
     BatchOptions,
     ConsumerOptions,
     Handles,
     HandlesInTransaction,
+    Off,
+    On,
     OneOutgoing,
     Publishes,
     PublishesInTransaction,
+    SizedOptions,
 )
 from headrace.model.messages.publish_options import PublishKeywords, PublishManyKeywords
 from headrace.model.records import DeadLetter, StoredMessage
@@ -60,9 +63,14 @@ class Stream(Generic[T]):
         return f"Stream({self.name!r}, {getattr(self.type, '__name__', self.type)})"
 
     async def publish(
-        self, data: T, *, key: str, headers: Mapping[str, Any] | None = None, tx: Any = None,
+        self,
+        data: T,
+        *,
+        key: str,
+        headers: Mapping[str, Any] | None = None,
+        tx: Any = None,
         **options: Unpack[PublishKeywords],
-    ) -> int | None:  # fmt: skip
+    ) -> int | None:
         """Append a message. For the arguments, the result and the errors, see `App.publish`.
 
         A stream of a router publishes through the app that includes it.
@@ -114,59 +122,56 @@ class Stream(Generic[T]):
 
     @overload
     def consumer(
-        self, *, batch: int, transactional: Literal[True], publishes: Stream[U], group_by_key: bool = ...,
-        **settings: Unpack[BatchOptions],
-    ) -> PublishesInTransaction[list[T], Batch, U]: ...  # fmt: skip
+        self, *, batch: int, transactional: On, publishes: Stream[U], **settings: Unpack[SizedOptions]
+    ) -> PublishesInTransaction[list[T], Batch, U]: ...
     @overload
     def consumer(
-        self, *, batch: int, transactional: Literal[True], publishes: str | None = ..., group_by_key: bool = ...,
-        **settings: Unpack[BatchOptions],
-    ) -> HandlesInTransaction[list[T], Batch]: ...  # fmt: skip
+        self, *, batch: int, transactional: On, publishes: str | None = ..., **settings: Unpack[SizedOptions]
+    ) -> HandlesInTransaction[list[T], Batch]: ...
     @overload
     def consumer(
-        self, *, batch: int, publishes: Stream[U], transactional: Literal[False] = ..., group_by_key: bool = ...,
-        **settings: Unpack[BatchOptions],
-    ) -> Publishes[list[T], Batch, U]: ...  # fmt: skip
+        self, *, batch: int, publishes: Stream[U], transactional: Off = ..., **settings: Unpack[SizedOptions]
+    ) -> Publishes[list[T], Batch, U]: ...
     @overload
     def consumer(
-        self, *, batch: int, publishes: str | None = ..., transactional: Literal[False] = ..., group_by_key: bool = ...,
-        **settings: Unpack[BatchOptions],
-    ) -> Handles[list[T], Batch]: ...  # fmt: skip
+        self, *, batch: int, publishes: str | None = ..., transactional: Off = ..., **settings: Unpack[SizedOptions]
+    ) -> Handles[list[T], Batch]: ...
     @overload
     def consumer(
-        self, *, group_by_key: Literal[True], transactional: Literal[True], publishes: Stream[U],
-        **settings: Unpack[BatchOptions],
-    ) -> PublishesInTransaction[list[T], Batch, U]: ...  # fmt: skip
+        self, *, group_by_key: On, transactional: On, publishes: Stream[U], **settings: Unpack[BatchOptions]
+    ) -> PublishesInTransaction[list[T], Batch, U]: ...
     @overload
     def consumer(
-        self, *, group_by_key: Literal[True], transactional: Literal[True], publishes: str | None = ...,
-        **settings: Unpack[BatchOptions],
-    ) -> HandlesInTransaction[list[T], Batch]: ...  # fmt: skip
+        self, *, group_by_key: On, transactional: On, publishes: str | None = ..., **settings: Unpack[BatchOptions]
+    ) -> HandlesInTransaction[list[T], Batch]: ...
     @overload
     def consumer(
-        self, *, group_by_key: Literal[True], publishes: Stream[U], transactional: Literal[False] = ...,
-        **settings: Unpack[BatchOptions],
-    ) -> Publishes[list[T], Batch, U]: ...  # fmt: skip
+        self, *, group_by_key: On, publishes: Stream[U], transactional: Off = ..., **settings: Unpack[BatchOptions]
+    ) -> Publishes[list[T], Batch, U]: ...
     @overload
     def consumer(
-        self, *, group_by_key: Literal[True], publishes: str | None = ..., transactional: Literal[False] = ...,
+        self,
+        *,
+        group_by_key: On,
+        publishes: str | None = ...,
+        transactional: Off = ...,
         **settings: Unpack[BatchOptions],
-    ) -> Handles[list[T], Batch]: ...  # fmt: skip
+    ) -> Handles[list[T], Batch]: ...
     @overload
     def consumer(
-        self, *, transactional: Literal[True], publishes: Stream[U], **settings: Unpack[ConsumerOptions]
+        self, *, transactional: On, publishes: Stream[U], **settings: Unpack[ConsumerOptions]
     ) -> PublishesInTransaction[T, Message, U]: ...
     @overload
     def consumer(
-        self, *, transactional: Literal[True], publishes: str | None = ..., **settings: Unpack[ConsumerOptions]
+        self, *, transactional: On, publishes: str | None = ..., **settings: Unpack[ConsumerOptions]
     ) -> HandlesInTransaction[T, Message]: ...
     @overload
     def consumer(
-        self, *, publishes: Stream[U], transactional: Literal[False] = ..., **settings: Unpack[ConsumerOptions]
+        self, *, publishes: Stream[U], transactional: Off = ..., **settings: Unpack[ConsumerOptions]
     ) -> Publishes[T, Message, U]: ...
     @overload
     def consumer(
-        self, *, publishes: str | None = ..., transactional: Literal[False] = ..., **settings: Unpack[ConsumerOptions]
+        self, *, publishes: str | None = ..., transactional: Off = ..., **settings: Unpack[ConsumerOptions]
     ) -> Handles[T, Message]: ...
 
     def consumer(self, **settings: Any) -> Any:

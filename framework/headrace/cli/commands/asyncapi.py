@@ -15,10 +15,11 @@ def asyncapi(
     /,
     *,
     title: Annotated[
-        str | None, Parameter(show_default=False, help="The title of the document. Default: the name of the app's module.")
+        str | None,
+        Parameter(show_default=False, help="The title of the document. Default: the name of the app's module."),
     ] = None,
     api_version: Annotated[str, Parameter(help="The version of what the document describes.")] = "1.0.0",
-) -> None:  # fmt: skip
+) -> None:
     """Print the AsyncAPI 3.0 document of an application, as JSON.
 
     Streams are its channels, and handlers its operations. Schemas come from

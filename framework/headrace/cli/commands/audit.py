@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated
 
 import msgspec
@@ -10,27 +11,35 @@ from cyclopts import Parameter
 from headrace.cli.connection.backend import Backend
 from headrace.cli.connection.connect import administer
 from headrace.cli.options.common import JsonOption, LimitOption
-from headrace.cli.options.times import past, time_or_dash
+from headrace.cli.options.selection import CriteriaOptions
 from headrace.cli.output.results import print_cut, print_list
 from headrace.model.watching.audit import AuditEntry
 
 
-def audit(
-    *,
-    stream: Annotated[str | None, Parameter(show_default=False, help="Only changes about this stream.")] = None,
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class ChangeSelection(CriteriaOptions):
+    """Selects changes."""
+
+    stream: Annotated[str | None, Parameter(show_default=False, help="Only changes about this stream.")] = None
     actor: Annotated[
         str | None,
         Parameter(show_default=False, help="Only changes in this name: of a token, or a user such as ann@laptop."),
-    ] = None,
+    ] = None
     action: Annotated[
         str | None,
         Parameter(show_default=False, help="Only these changes, such as consumer.seek, or consumer for all of a kind."),
-    ] = None,
+    ] = None
     since: Annotated[
         str | None,
         Parameter(show_default=False, help="Only changes since this time, or this long ago, such as 1h."),
-    ] = None,
-    until: Annotated[str | None, Parameter(show_default=False, help="Only changes before this time.")] = None,
+    ] = None
+    until: Annotated[str | None, Parameter(show_default=False, help="Only changes before this time.")] = None
+
+
+def audit(
+    *,
+    selection: ChangeSelection = ChangeSelection(),
     limit: LimitOption = 100,
     backend: Backend = Backend(),  # noqa: B008 - frozen
     json: JsonOption = False,
@@ -40,21 +49,19 @@ def audit(
     Those through a server, in its console, by commands with a database, and by
     code that uses app.admin. They are kept for 90 days, at most 100,000 of them.
     """
-    start = None if since is None else past(since, "--since")
-    end = None if until is None else past(until, "--until")
-    found = administer(
-        backend,
-        lambda admin: admin.audit(stream=stream, actor=actor, action=action, since=start, until=end, limit=limit),
-    )
-    print_list(
-        found, json, ("at", "actor", "via", "action", "stream", "object", "details"),
-        lambda e: (
-            time_or_dash(e.at), e.actor or f"({e.role})", e.via, e.action, e.stream or "–", e.object.name, _summary(e)
-        ),
-        empty="There are no such changes.",
-    )  # fmt: skip
+    criteria = selection.criteria() | {"limit": limit}
+    found = administer(backend, lambda admin: admin.audit(**criteria))
+    print_list(found, json, _COLUMNS, _row, empty="There are no such changes.")
     if not json:
         print_cut(found, limit)
+
+
+_COLUMNS = ("at", "actor", "via", "action", "stream", "object", "details")
+
+
+def _row(entry: AuditEntry) -> tuple[object, ...]:
+    actor = entry.actor or f"({entry.role})"
+    return entry.at, actor, entry.via, entry.action, entry.stream, entry.object.name, _summary(entry)
 
 
 def _summary(entry: AuditEntry) -> str:

@@ -51,10 +51,12 @@ PruneOption = Annotated[
 def plan(
     *files: FileArgument,
     prune: PruneOption = False,
-    detailed_exitcode: Annotated[bool, flag("Exit with 2 if there is something to do, and with 0 if there is nothing.")] = False,
+    detailed_exitcode: Annotated[
+        bool, flag("Exit with 2 if there is something to do, and with 0 if there is nothing.")
+    ] = False,
     database: DatabaseOption = None,
     json: JsonOption = False,
-) -> int:  # fmt: skip
+) -> int:
     """Print what `headrace apply` would do, and change nothing.
 
     It compares the files with the database, and prints each setting that
@@ -68,16 +70,22 @@ def plan(
 def apply(
     *files: FileArgument,
     prune: PruneOption = False,
-    allow_delete: Annotated[bool, flag("With --prune, also delete streams with messages, and consumers and captures with a position.")] = False,
+    allow_delete: Annotated[
+        bool, flag("With --prune, also delete streams with messages, and consumers and captures with a position.")
+    ] = False,
     tokens_out: Annotated[
         Path | None,
-        Parameter(name="--tokens-out", show_default=False, help="Write the secrets of new tokens to this new file, instead of printing them."),
+        Parameter(
+            name="--tokens-out",
+            show_default=False,
+            help="Write the secrets of new tokens to this new file, instead of printing them.",
+        ),
     ] = None,
     schema: Annotated[bool, flag("Print the JSON Schema of the files, for editors, and do nothing else.")] = False,
     yes: YesOption = False,
     database: DatabaseOption = None,
     json: JsonOption = False,
-) -> int:  # fmt: skip
+) -> int:
     """Make streams, consumers, sources, tokens and grants as files declare them.
 
     Objects and settings that the files don't mention stay as they are. A second call has nothing to do.
@@ -127,17 +135,20 @@ def _print_tokens(tokens: Sequence[NewToken], tokens_out: Path | None) -> None:
 
 def export(
     *,
-    name: Annotated[str | None, Parameter(name="--name", show_default=False, help="The configuration's name in the file.")] = None,
+    name: Annotated[
+        str | None, Parameter(name="--name", show_default=False, help="The configuration's name in the file.")
+    ] = None,
     secrets_out: Annotated[
         Path | None,
         Parameter(
-            name="--secrets-out", show_default=False,
+            name="--secrets-out",
+            show_default=False,
             help="Write the secrets that the file refers to into this new file, as variables for a shell.",
         ),
     ] = None,
     database: DatabaseOption = None,
     json: JsonOption = False,
-) -> None:  # fmt: skip
+) -> None:
     """Print the present databases, streams, consumers, sources, tokens and grants as a file for `headrace apply`.
 
     Settings that have their default are left out. Secrets are references to
@@ -219,9 +230,14 @@ async def _plan(url: str | None, declared: Declared, prune: bool) -> Plan:
 
 
 async def _apply(
-    url: str | None, declared: Declared, prune: bool, allow_delete: bool, tokens_out: Path | None, yes: bool,
+    url: str | None,
+    declared: Declared,
+    prune: bool,
+    allow_delete: bool,
+    tokens_out: Path | None,
+    yes: bool,
     committed: Callable[[Sequence[NewToken]], None],
-) -> Plan | None:  # fmt: skip
+) -> Plan | None:
     """Apply. Returns None if the plan was not confirmed."""
 
     def save(tokens: Sequence[NewToken]) -> None:

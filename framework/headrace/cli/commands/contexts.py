@@ -90,23 +90,24 @@ def ls(*, json: JsonOption = False) -> None:
     found = contexts.read()
     rows = [(name, one, name == found.current) for name, one in sorted(found.contexts.items())]
     if json:
-        print_json(
-            [
-                {"name": name, "current": current, "server": one.server, "token": one.token and HIDDEN,
-                 "ca_file": one.ca_file, "database": one.database and masked(one.database)}
-                for name, one, current in rows
-            ]
-        )  # fmt: skip
+        print_json([_shown(name, one, current) for name, one, current in rows])
     elif not rows:
         print_notice("There are no contexts. Add one with `headrace context add`.")
     else:
         from headrace.cli.output.tables import print_table
 
-        print_table(
-            ("", "context", "server or database", "token"),
-            (("*" if current else "", name, masked(one.server or one.database or ""), HIDDEN if one.token else "")
-             for name, one, current in rows),
-        )  # fmt: skip
+        columns = ("", "context", "server or database", "token")
+        print_table(columns, (_row(name, one, current) for name, one, current in rows))
+
+
+def _row(name: str, one: Context, current: bool) -> tuple[str, ...]:
+    return "*" if current else "", name, masked(one.server or one.database or ""), HIDDEN if one.token else ""
+
+
+def _shown(name: str, one: Context, current: bool) -> dict[str, object]:
+    token, database = one.token and HIDDEN, one.database and masked(one.database)
+    server = {"server": one.server, "token": token, "ca_file": one.ca_file}
+    return {"name": name, "current": current, **server, "database": database}
 
 
 def rm(name: ContextName, /) -> None:

@@ -9,7 +9,6 @@ from cyclopts import Parameter
 from headrace.cli.connection.connect import open_database
 from headrace.cli.connection.operator import operator
 from headrace.cli.options.common import DatabaseOption, JsonOption, flag
-from headrace.cli.options.times import time_or_dash
 from headrace.cli.output.formats import count
 from headrace.cli.output.results import print_list
 from headrace.cli.processes.event_loop import run_async
@@ -93,10 +92,12 @@ def admin(
 def ls(*, database: DatabaseOption = None, json: JsonOption = False) -> None:
     """List the grants of all roles."""
     print_list(
-        run_async(_list, database), json, ("role", "may", "stream", "since"),
-        lambda g: (g.role + _remark(g), g.privilege, g.stream or "all", time_or_dash(g.granted_at)),
+        run_async(_list, database),
+        json,
+        ("role", "may", "stream", "since"),
+        lambda g: (g.role + _remark(g), g.privilege, g.stream or "all", g.granted_at),
         empty="No role has a grant. Only the schema's owner, its members and superusers can use it.",
-    )  # fmt: skip
+    )
 
 
 def restore(*, database: DatabaseOption = None) -> None:

@@ -10,7 +10,6 @@ from headrace.cli.connection.backend import Backend
 from headrace.cli.connection.connect import administer
 from headrace.cli.options.common import JsonOption, LimitOption
 from headrace.cli.options.times import in_utc, time_or_dash
-from headrace.cli.output.formats import number_or_dash
 from headrace.cli.output.results import print_cut, print_list, print_result
 from headrace.model.watching.operations import Job
 
@@ -28,11 +27,12 @@ def ls(
     """List jobs, the newest first. Jobs that have ended are kept for a week."""
     found = administer(backend, lambda admin: admin.jobs(stream, limit=limit))
     print_list(
-        found, json, ("id", "kind", "stream", "consumer", "state", "done#", "total#", "created"),
-        lambda job: (job.id, job.kind, job.stream, job.consumer, job.state, number_or_dash(job.done), number_or_dash(job.total),
-                     in_utc(job.created_at)),
+        found,
+        json,
+        ("id", "kind", "stream", "consumer", "state", "done#", "total#", "created"),
+        lambda job: (job.id, job.kind, job.stream, job.consumer, job.state, job.done, job.total, job.created_at),
         empty="There are no jobs. `headrace consumer dead-letters redrive --background` creates one.",
-    )  # fmt: skip
+    )
     print_cut(found, limit)
 
 

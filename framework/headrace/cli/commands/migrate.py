@@ -35,18 +35,30 @@ def migrate(
     owner: OwnerOption = None,
     database: DatabaseOption = None,
     all_databases: Annotated[
-        bool, flag("Also upgrade the further databases that `headrace database ls` lists, each with the URL as it is found here.")
+        bool,
+        flag(
+            "Also upgrade the further databases that `headrace database ls` lists, each with the URL as it is found here."
+        ),
     ] = False,
     plan: Annotated[bool, flag("Print what would be done, with the locks, and change nothing.")] = False,
-    check: Annotated[bool, flag("Change nothing. Exit with 0 if the schema is up to date, 1 if it must be upgraded, or 78 if this version is too old for it.")] = False,
+    check: Annotated[
+        bool,
+        flag(
+            "Change nothing. Exit with 0 if the schema is up to date, 1 if it must be upgraded, or 78 if this version is too old for it."
+        ),
+    ] = False,
     to: Annotated[
         int | None,
         Parameter(
-            name="--to", validator=Number(gte=1), show_default=False,
+            name="--to",
+            validator=Number(gte=1),
+            show_default=False,
             help="The revision that the schema must have afterwards. Fail, and change nothing, if this version can't upgrade to it.",
         ),
     ] = None,
-    reinstall: Annotated[bool, flag("Replace the functions also if the schema is up to date, as after a manual change.")] = False,
+    reinstall: Annotated[
+        bool, flag("Replace the functions also if the schema is up to date, as after a manual change.")
+    ] = False,
     lock_timeout: Annotated[
         str, Parameter(name="--lock-timeout", help="How long others may queue behind each try to lock a table.")
     ] = "200ms",
@@ -54,7 +66,7 @@ def migrate(
         str | None,
         Parameter(name="--timeout", show_default=False, help="When to give up, with exit code 75. Default: never."),
     ] = None,
-) -> int:  # fmt: skip
+) -> int:
     """Create or upgrade the schema of the database, to this version of Headrace.
 
     You can repeat it, and run it from several places together. A schema of a

@@ -40,7 +40,8 @@ def run(
     processes: Annotated[
         int | None,
         Parameter(
-            validator=Number(gte=1, lte=MAX_PROCESSES), show_default=False,
+            validator=Number(gte=1, lte=MAX_PROCESSES),
+            show_default=False,
             help="The number of processes that share the work. Default: 1.",
         ),
     ] = None,
@@ -48,7 +49,9 @@ def run(
     reload: Annotated[bool, flag("For development: restart when a Python file changes.")] = False,
     reload_dir: Annotated[
         list[Path] | None,
-        Parameter(name="--reload-dir", negative="", show_default=False, help="Another directory to watch. Repeat for several."),
+        Parameter(
+            name="--reload-dir", negative="", show_default=False, help="Another directory to watch. Repeat for several."
+        ),
     ] = None,
     database: Annotated[
         str | None,
@@ -61,19 +64,25 @@ def run(
     no_migrate: Annotated[bool, flag("Don't upgrade the schema at start. Fail if it is too old.")] = False,
     ready_file: Annotated[
         Path | None,
-        Parameter(name="--ready-file", show_default=False, help="A file that exists, and is touched every second, while the process is ready."),
+        Parameter(
+            name="--ready-file",
+            show_default=False,
+            help="A file that exists, and is touched every second, while the process is ready.",
+        ),
     ] = None,
     ship: Annotated[
         list[str] | None,
         Parameter(
-            name="--ship", negative="", show_default=False,
+            name="--ship",
+            negative="",
+            show_default=False,
             help="For Spark handlers on a cluster: a module, a package or a path that executors need, such as . or service.py."
             " Repeat for several. Default: HEADRACE_SPARK_SHIP.",
         ),
     ] = None,
     log_level: LogLevelOption = None,
     log_format: LogFormatOption = None,
-) -> int:  # fmt: skip
+) -> int:
     """Run the consumers of an application until SIGTERM or SIGINT.
 
     At the signal it drains. It leases no more messages, lets handlers finish

@@ -6,12 +6,14 @@ import gc
 import resource
 import socket
 from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
+from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from headrace import store
@@ -48,22 +50,38 @@ others.
 """
 
 
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class ListenOptions:
+    """Where the server listens, and its database."""
+
+    host: Annotated[str | None, process_option("host")] = None
+    port: Annotated[int | None, process_option("port")] = None
+    processes: Annotated[int | None, process_option("processes", validator=Number(gte=1, lte=MAX_PROCESSES))] = None
+    database: Annotated[str | None, process_option("database", VISIBLE)] = None
+    tls_cert: Annotated[Path | None, process_option("tls_cert")] = None
+    tls_key: Annotated[Path | None, process_option("tls_key")] = None
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class ProcessOptions:
+    """How the process starts and logs."""
+
+    no_migrate: Annotated[bool, flag("Don't upgrade the schema at start. Fail if it is too old.")] = False
+    ready_file: Annotated[Path | None, process_option("ready_file")] = None
+    log_level: LogLevelOption = None
+    log_format: LogFormatOption = None
+
+
 def serve(
     *,
-    host: Annotated[str | None, process_option("host")] = None,
-    port: Annotated[int | None, process_option("port")] = None,
-    processes: Annotated[int | None, process_option("processes", validator=Number(gte=1, lte=MAX_PROCESSES))] = None,
-    database: Annotated[str | None, process_option("database", VISIBLE)] = None,
-    tls_cert: Annotated[Path | None, process_option("tls_cert")] = None,
-    tls_key: Annotated[Path | None, process_option("tls_key")] = None,
+    listen: ListenOptions = ListenOptions(),
     insecure: Annotated[bool, flag("Allow access from other machines although no token exists.")] = False,
     behavior: ServerBehavior = ServerBehavior(),  # noqa: B008 - frozen
     limits: ServerLimits = ServerLimits(),  # noqa: B008 - frozen
-    no_migrate: Annotated[bool, flag("Don't upgrade the schema at start. Fail if it is too old.")] = False,
-    ready_file: Annotated[Path | None, process_option("ready_file")] = None,
-    log_level: LogLevelOption = None,
-    log_format: LogFormatOption = None,
-) -> int:  # fmt: skip
+    process: ProcessOptions = ProcessOptions(),
+) -> int:
     """Serve the HTTP API until SIGTERM or SIGINT.
 
     At the signal it drains. It accepts no more connections, answers the
@@ -81,15 +99,14 @@ def serve(
                 f"`headrace serve` needs {module}, which is not installed. Install it with: pip install 'headrace[server]'"
             )
     child = child_info.from_environment()
-    settings = read_settings({
-        "host": host, "port": port, "processes": processes, "database": database, "tls_cert": tls_cert, "tls_key": tls_key,
-        "migrate": False if no_migrate else None, "ready_file": ready_file, "log_level": log_level, "log_format": log_format,
-    })  # fmt: skip
+    given = vars(listen) | vars(process)
+    given["migrate"] = False if given.pop("no_migrate") else None
+    settings = read_settings(given)
     set_up_logging(settings.log_level, settings.log_format, child.number if child else None)
     options = server_options(behavior, limits, host=settings.host)
     if child is None:
         log_unknown_variables()
-    return ServeCommand(settings, options, child, insecure=insecure, database=database).run()
+    return ServeCommand(settings, options, child, insecure=insecure, database=listen.database).run()
 
 
 class ServeCommand:
@@ -97,7 +114,7 @@ class ServeCommand:
 
     def __init__(
         self, settings: Settings, options: Options, child: ChildInfo | None, *, insecure: bool, database: str | None
-    ) -> None:  # fmt: skip
+    ) -> None:
         from headrace.server.transport.listener import Address
         from headrace.server.transport.tls import Certificate
 
@@ -132,15 +149,19 @@ class ServeCommand:
         let_end_process()
         access = Access(lambda: self._app.database, always_closed=not (self._insecure or self._address.loopback))
         server = Server(self._app, _limit_connections(self._options), access)
-        background: list[Callable[[], Coroutine[Any, Any, None]]] = []
-        self._expose_metrics(server, background)
         serving = ServerRunner(
-            self._app, server, listening, self._certificate, shutdown_timeout=self._settings.shutdown_timeout,
-            before_listening=self._require_token, on_listening=lambda: self._log_listening(listening), tasks=background,
-        )  # fmt: skip
+            self._app,
+            server,
+            listening,
+            self._certificate,
+            shutdown_timeout=self._settings.shutdown_timeout,
+            before_listening=self._require_token,
+            on_listening=lambda: self._log_listening(listening),
+        )
+        self._expose_metrics(server, serving.tasks)
         path = self._child.ready_path if self._child else self._settings.ready_file
         if path is not None:
-            background.append(lambda: ReadyFile(path).keep(serving.ready))
+            serving.tasks.append(lambda: ReadyFile(path).keep(serving.ready))
         # Most objects that exist now stay, and a request rarely creates reference cycles, so the
         # garbage collector may run rarely.
         gc.collect()
@@ -175,9 +196,13 @@ class ServeCommand:
             self._log_listening(listening)
             with parent_pipe() as fd, TemporaryDirectory(prefix="headrace-") as directory:
                 pattern = ChildInfo(
-                    number=None, parent_fd=fd, database=self._app.dsn, ready_file=None,
-                    listen_fd=listening.fileno(), metrics_directory=directory,
-                )  # fmt: skip
+                    number=None,
+                    parent_fd=fd,
+                    database=self._app.dsn,
+                    ready_file=None,
+                    listen_fd=listening.fileno(),
+                    metrics_directory=directory,
+                )
                 return await Supervisor(
                     self._child_command(), self._settings, pattern, on_stopping=listening.close
                 ).run()

@@ -89,12 +89,16 @@ class Books:
         await tx.execute(
             f"""insert into {self._schema}.files select * from unnest($1::text[], $2::text[], $3::bigint[])
                 on conflict (key) do update set object = excluded.object, seq = excluded.seq""",
-            list(states), [object_ for object_, _ in states.values()], [seq for _, seq in states.values()],
-        )  # fmt: skip
+            list(states),
+            [object_ for object_, _ in states.values()],
+            [seq for _, seq in states.values()],
+        )
         await tx.execute(
             f"insert into {self._schema}.effects select seq, attempt, $3 from unnest($1::bigint[], $2::int[]) as e (seq, attempt)",
-            [message.seq for message in batch], [message.attempt for message in batch], os.getpid(),
-        )  # fmt: skip
+            [message.seq for message in batch],
+            [message.attempt for message in batch],
+            os.getpid(),
+        )
         if wrong:
             await tx.executemany(f"insert into {self._schema}.wrong values ($1, $2)", wrong)
 

@@ -31,9 +31,8 @@ class Workers:
     """
 
     def __init__(self, settings: WorkerSettings, child: ChildInfo, errors: IO[bytes]) -> None:
-        self._command = (
-            sys.executable, "-m", "headrace.cli.main", "run", "headrace.cli.demo.worker:app", "--log-level", "error",
-        )  # fmt: skip
+        run = ("run", "headrace.cli.demo.worker:app", "--log-level", "error")
+        self._command = (sys.executable, "-m", "headrace.cli.main", *run)
         self._environment = child.environment() | settings.environment()
         self._environment.pop("HEADRACE_SERVER", None)
         self._parent_fd = child.parent_fd
@@ -42,9 +41,14 @@ class Workers:
 
     async def start(self) -> anyio.abc.Process:
         process = await anyio.open_process(
-            self._command, stdin=subprocess.DEVNULL, stdout=self._errors, stderr=self._errors,
-            env=self._environment, pass_fds=[self._parent_fd], start_new_session=True,
-        )  # fmt: skip
+            self._command,
+            stdin=subprocess.DEVNULL,
+            stdout=self._errors,
+            stderr=self._errors,
+            env=self._environment,
+            pass_fds=[self._parent_fd],
+            start_new_session=True,
+        )
         self.running.append(process)
         return process
 

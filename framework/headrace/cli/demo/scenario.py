@@ -244,8 +244,9 @@ class Scenario:
             f"""select f.owner, f.seq, f.attempt, m.key from headrace.in_flight as f
                 join headrace_streams."{self._stream}" as m using (seq)
                 where f.stream = $1 and f.consumer = $2 order by f.seq limit {LANES}""",
-            self._stream, CONSUMER,
-        )  # fmt: skip
+            self._stream,
+            CONSUMER,
+        )
 
     def _number(self, owner: Any) -> int:
         if owner not in self._owners:

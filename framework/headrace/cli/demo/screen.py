@@ -74,10 +74,8 @@ def _picture(name: str, state: State) -> RenderableType:
     ):
         figures.add_row(Text(title, "dim"), _bar(value / of), about)
     keys = len({lane.key for lane in state.lanes})
-    figures.add_row(
-        Text("in flight", "dim"), count(len(state.lanes), "message"),
-        f"of {count(keys, 'key')}, in {count(state.processes, 'worker')}",
-    )  # fmt: skip
+    spread = f"of {count(keys, 'key')}, in {count(state.processes, 'worker')}"
+    figures.add_row(Text("in flight", "dim"), count(len(state.lanes), "message"), spread)
     lanes = _grid()
     rows = _rows(state.lanes)
     for lane, more in rows:

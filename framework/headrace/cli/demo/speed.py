@@ -63,10 +63,8 @@ async def _insert(app: App, table: str, batches: Sequence[Sequence[tuple[str, ob
     try:
         began = time.perf_counter()
         for batch in batches:
-            await database.fetch(
-                f"insert into {table} (key, data) select * from unnest($1::text[], $2::json[])",
-                [key for key, _ in batch], [msgspec.json.encode(data).decode() for _, data in batch],
-            )  # fmt: skip
+            rows = [key for key, _ in batch], [msgspec.json.encode(data).decode() for _, data in batch]
+            await database.fetch(f"insert into {table} (key, data) select * from unnest($1::text[], $2::json[])", *rows)
         return time.perf_counter() - began
     finally:
         await database.fetch(f"drop table {table}")

@@ -19,9 +19,16 @@ _books = Books(_settings.stream)
 
 
 @app.consumer(
-    _stream, name=CONSUMER, transactional=True, concurrency=_settings.actors, batch=16, on_batch_error="bisect",
-    max_deliver=ATTEMPTS, backoff=0.5, ack_wait=_settings.ack_wait,
-)  # fmt: skip
+    _stream,
+    name=CONSUMER,
+    transactional=True,
+    concurrency=_settings.actors,
+    batch=16,
+    on_batch_error="bisect",
+    max_deliver=ATTEMPTS,
+    backoff=0.5,
+    ack_wait=_settings.ack_wait,
+)
 async def apply(changes: list[Change], batch: Batch, tx: Transaction) -> None:
     """Apply changes of files."""
     for change in changes:

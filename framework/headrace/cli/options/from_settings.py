@@ -99,9 +99,15 @@ class Special(NamedTuple):
 
 
 def from_settings(
-    spec: type[Struct], *, only: Collection[str] = (), omit: Collection[str] = (), prefix: str = "--",
-    environment: str | None = None, heading: str | None = None, **special: Special,
-) -> Callable[[type[T]], type[T]]:  # fmt: skip
+    spec: type[Struct],
+    *,
+    only: Collection[str] = (),
+    omit: Collection[str] = (),
+    prefix: str = "--",
+    environment: str | None = None,
+    heading: str | None = None,
+    **special: Special,
+) -> Callable[[type[T]], type[T]]:
     """Add the settings of `spec` as options.
 
     Args:

@@ -56,9 +56,12 @@ class PushOptions(Options):
 
     secret_file: Annotated[
         str | None,
-        option("--push-secret-file", "A file with the secret, which other users can't see, unlike an option. - is standard input.",
-               allow_leading_hyphen=True),
-    ] = None  # fmt: skip
+        option(
+            "--push-secret-file",
+            "A file with the secret, which other users can't see, unlike an option. - is standard input.",
+            allow_leading_hyphen=True,
+        ),
+    ] = None
 
     def given(self) -> dict[str, Any]:
         """The given settings. Raises `UsageError`, and `UnreadableInput` for the secret's file."""

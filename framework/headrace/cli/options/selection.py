@@ -19,9 +19,19 @@ from headrace.model.conditions.selections import Criterion, described
 DryRunOption = Annotated[bool, flag("Change nothing. Only count the messages.")]
 
 
+class CriteriaOptions:
+    """Options that select something, see `options_of`."""
+
+    def criteria(self) -> dict[str, Any]:
+        """Return the arguments for `Admin`. Raises `UsageError`."""
+        found = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
+        times = {name: past(found[name], f"--{name}") for name in ("since", "until") if found.get(name) is not None}
+        return found | times
+
+
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class MessageSelection:
+class MessageSelection(CriteriaOptions):
     """Selects messages by key and content."""
 
     filter: Annotated[
@@ -41,10 +51,6 @@ class MessageSelection:
             help="Only messages that meet this condition, such as \"data.status = 'paid' and data.total > 100\".",
         ),
     ] = None
-
-    def criteria(self) -> dict[str, Any]:
-        """Return the arguments for `Admin`. Raises `UsageError`."""
-        return {"filter": self.filter, "where": self.where}
 
 
 @Parameter(name="*")
@@ -67,7 +73,8 @@ class RangeSelection(MessageSelection):
 
     def criteria(self) -> dict[str, Any]:
         """Return the arguments for `Admin`. Raises `UsageError`."""
-        return super().criteria() | parse_bound(self.since, "start") | parse_bound(self.until, "end")
+        keys = {"filter": self.filter, "where": self.where}
+        return keys | parse_bound(self.since, "start") | parse_bound(self.until, "end")
 
 
 class RangeBound(TypedDict, total=False):
@@ -92,16 +99,6 @@ def parse_bound(text: str | None, edge: Literal["start", "end"]) -> RangeBound:
     if isinstance(found, int):
         return {"start_seq": found} if edge == "start" else {"end_seq": found}
     return {"start_time": found} if edge == "start" else {"end_time": found}
-
-
-class CriteriaOptions:
-    """Options that select something, see `options_of`."""
-
-    def criteria(self) -> dict[str, Any]:
-        """Return the arguments for `Admin`. Raises `UsageError`."""
-        found = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
-        times = {name: past(found[name], f"--{name}") for name in ("since", "until") if found.get(name) is not None}
-        return found | times
 
 
 def options_of(criteria: type) -> type[CriteriaOptions]:

@@ -14,14 +14,20 @@ from headrace.server import options as server
 log = Log("headrace")
 
 _BEHAVIOR = (
-    "push_allow", "allowed_hosts", "transforms", "database_references", "capture", "session_lifetime", "proxy_user_header",
-    "proxy_from", "proxy_token", "trace_url",
-)  # fmt: skip
+    "push_allow",
+    "allowed_hosts",
+    "transforms",
+    "database_references",
+    "capture",
+    "session_lifetime",
+    "proxy_user_header",
+    "proxy_from",
+    "proxy_token",
+    "trace_url",
+)
 
 
-@from_settings(
-    server.Options, only=_BEHAVIOR, environment=SERVE_PREFIX, allowed_hosts=Special("--allowed-host")
-)  # fmt: skip
+@from_settings(server.Options, only=_BEHAVIOR, environment=SERVE_PREFIX, allowed_hosts=Special("--allowed-host"))
 class ServerBehavior(Options):
     """The permissions of the server, as options."""
 

@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Literal
 
 from headrace.cli.errors import UsageError
+from headrace.cli.output.formats import in_utc as in_utc  # beside the parsing of the same form
 from headrace.cli.output.stderr import print_notice
 from headrace.model.durations import seconds
 from headrace.model.errors import ConfigurationError
@@ -97,11 +98,6 @@ def _parse_time(
         raise UsageError(
             f"{option} {text!r} is not a time. Write {alternatives}ISO 8601, such as {in_utc(now)}, or a duration, such as 1h for an hour {direction}."
         ) from None
-
-
-def in_utc(moment: datetime) -> str:
-    """Format a time in UTC, in a form that options accept: `2026-02-28T13:05:00Z`."""
-    return f"{moment.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}" if moment.tzinfo else f"{moment:%Y-%m-%dT%H:%M:%S}"
 
 
 def time_or_dash(moment: datetime | None) -> str:

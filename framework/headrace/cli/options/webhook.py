@@ -26,10 +26,11 @@ class WebhookSettings(Options):
     secret_file: Annotated[
         str | None,
         option(
-            "--secret-file", "A file with the secret, or several, each on a line. - is standard input.",
+            "--secret-file",
+            "A file with the secret, or several, each on a line. - is standard input.",
             allow_leading_hyphen=True,
         ),
-    ] = None  # fmt: skip
+    ] = None
 
     def given(self) -> dict[str, Any]:
         """The given settings. Raises `UsageError`, `UnreadableInput`."""

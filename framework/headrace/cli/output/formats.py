@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any, Protocol
 
 import msgspec
@@ -59,3 +60,8 @@ def indented_json(data: Any) -> str:
 def number_or_dash(value: int | None) -> str:
     """Format a number for people: `12,345`. None becomes a dash."""
     return "–" if value is None else f"{value:,}"
+
+
+def in_utc(moment: datetime) -> str:
+    """Format a time in UTC, in a form that options accept: `2026-02-28T13:05:00Z`."""
+    return f"{moment.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}" if moment.tzinfo else f"{moment:%Y-%m-%dT%H:%M:%S}"

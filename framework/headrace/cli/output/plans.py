@@ -44,8 +44,10 @@ def summary(plan: Plan, *, done: bool = False) -> str:
 def plan_as_json(plan: Plan) -> dict[str, Any]:
     """The plan as JSON prints it."""
     return {
-        "changes": msgspec.to_builtins(plan.changes), "left": [[one.kind, *one.object] for one in plan.left], "away": plan.away,
-    }  # fmt: skip
+        "changes": msgspec.to_builtins(plan.changes),
+        "left": [[one.kind, *one.object] for one in plan.left],
+        "away": plan.away,
+    }
 
 
 def name_of(kind: str, names: tuple[str, ...]) -> str:

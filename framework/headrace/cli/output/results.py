@@ -24,7 +24,7 @@ def print_result(value: object, json: bool, text: str = "", pairs: Iterable[tupl
 
 
 def print_list(
-    found: Sequence[T], json: bool, columns: Sequence[str], row: Callable[[T], Sequence[str]], *, empty: str
+    found: Sequence[T], json: bool, columns: Sequence[str], row: Callable[[T], Sequence[object]], *, empty: str
 ) -> None:
     """Print a list.
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING
 
+from headrace.cli.output.formats import in_utc
 from headrace.model.text.printing import printable
 
 if TYPE_CHECKING:
@@ -20,18 +22,20 @@ _MIN_CUT_WIDTH = 20
 _UNLIMITED_WIDTH = 10_000_000
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Print a table with one row per line. A line that is too long for the terminal wraps, like any
     other output.
 
     A `#` at the end of a column's name marks numbers, which are aligned to the right. A `…` marks the
     column that is cut to the remaining width of the terminal. At most one column has it.
+
+    Cells are texts, or numbers and times, which are formatted for people. None becomes a dash.
     """
     from rich.table import Table
     from rich.text import Text
 
     width = _console().width
-    cells = [[printable(cell) for cell in row] for row in rows]
+    cells = [[printable(_text(cell)) for cell in row] for row in rows]
     for position in (position for position, name in enumerate(columns) if name.endswith("…")):
         _cut_column(columns, cells, position, width)
     table = Table(box=None, padding=(0, _GAP, 0, 0), pad_edge=False, header_style="dim")
@@ -40,6 +44,12 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     for row in cells:
         table.add_row(*map(Text, row))  # a Text, because a name may look like markup
     _print(_console(_UNLIMITED_WIDTH), table)
+
+
+def _text(cell: object) -> str:
+    if isinstance(cell, datetime):
+        return in_utc(cell)
+    return "–" if cell is None else f"{cell:,}" if isinstance(cell, int) else str(cell)
 
 
 def print_pairs(pairs: Iterable[tuple[str, str]]) -> None:

@@ -1,5 +1,7 @@
-"""Criteria that select dead letters. Each is described here, and nowhere else: the arguments of `Admin`, the parameters and
-bodies of the HTTP API, the options of the commands and the reference pages follow from it. The schema gets them as JSON, see
+"""Criteria that select messages, dead letters and changes. Each is described here, as an argument of `Admin`.
+
+Those of dead letters and changes are described nowhere else: the parameters and bodies of the HTTP API, the options of the
+commands and the reference pages follow from it. The schema gets those of dead letters as JSON, see
 `headrace_internal.dead_letter_condition`.
 """
 
@@ -14,6 +16,7 @@ from msgspec import Meta, Struct
 
 from headrace.model.conditions import Condition
 from headrace.model.conditions.tree import MAX_JSON_BYTES
+from headrace.model.errors import InvalidInput
 from headrace.model.keys import MAX_FILTERS, MAX_KEY_BYTES
 from headrace.model.records import Death
 from headrace.model.text.error_text import MAX_ERROR
@@ -41,6 +44,35 @@ Filters = FilterText | Annotated[list[FilterText], Meta(extra_json_schema={"maxI
 
 WhereJson = Annotated[str, Meta(extra_json_schema={"maxLength": MAX_JSON_BYTES})] | dict[str, Any]
 """A condition in a request, as text or as its JSON, which has the same limit as text."""
+
+
+NO_NUL = r"^[^\x00]*$"
+"""The pattern of text that may be in a query: Postgres accepts no NUL."""
+
+
+class MessageCriteria(TypedDict, total=False):
+    """Criteria that select messages by key and content. All that are given must apply."""
+
+    filter: Annotated[Filter, Meta(description="Only those with keys that match one of these filters.")]
+    where: Annotated[Where, Meta(description="Only those that meet this condition.")]
+
+
+class RangeCriteria(MessageCriteria, total=False):
+    """Criteria that select messages of a stream. All that are given must apply. Bounds are inclusive."""
+
+    start_seq: Annotated[int | None, Meta(description="The first seq.")]
+    end_seq: Annotated[int | None, Meta(description="The last seq.")]
+    start_time: Annotated[datetime | None, Meta(description="The first time of publication.")]
+    end_time: Annotated[datetime | None, Meta(description="The last time of publication.")]
+
+
+class SearchCriteria(MessageCriteria, total=False):
+    """Criteria of a search through a stream. All that are given must apply."""
+
+    after: Annotated[int | None, Meta(description="Search upwards, above this seq.")]
+    before: Annotated[int | None, Meta(description="Search below this seq.")]
+    since: Annotated[datetime | None, Meta(description="Only those that were published at this time or later.")]
+    until: Annotated[datetime | None, Meta(description="Only those that were published before this time.")]
 
 
 class DeathCriteria(TypedDict, total=False):
@@ -88,6 +120,30 @@ class DeadLetterCriteria(DeathCriteria, total=False):
     ]
 
 
+class AuditCriteria(TypedDict, total=False):
+    """Criteria that select changes in the audit log. All that are given must apply. None is the same as not given."""
+
+    stream: Annotated[
+        str | None,
+        Meta(
+            description="Only changes about the stream of this name, which need not exist any more.",
+            max_length=200,
+            pattern=NO_NUL,
+        ),
+    ]
+    actor: Annotated[str | None, Meta(description="Only changes in this name.", max_length=200, pattern=NO_NUL)]
+    action: Annotated[
+        str | None,
+        Meta(
+            description="Only changes of this kind: an action such as `consumer.seek`, or what comes before the dot.",
+            max_length=100,
+            pattern=NO_NUL,
+        ),
+    ]
+    since: Annotated[datetime | None, Meta(description="Only changes at this time or later.")]
+    until: Annotated[datetime | None, Meta(description="Only changes before this time.")]
+
+
 class Criterion(Struct, frozen=True):
     """One of the criteria.
 
@@ -96,12 +152,14 @@ class Criterion(Struct, frozen=True):
         type: its type, without None.
         description: what it selects.
         limits: its limits as JSON Schema has them.
+        checks: limits of requests that nothing else checks.
     """
 
     name: str
     type: Any
     description: str
     limits: dict[str, Any]
+    checks: dict[str, Any]
 
 
 @cache
@@ -115,4 +173,14 @@ def described(criteria: type) -> tuple[Criterion, ...]:
 def _criterion(name: str, type_: Any, meta: Meta) -> Criterion:
     types = [one for one in get_args(type_) if one is not type(None)]
     optional = type(None) in get_args(type_) and len(types) == 1
-    return Criterion(name, types[0] if optional else type_, meta.description or "", meta.extra_json_schema or {})
+    limits = meta.extra_json_schema or {}
+    checks = {check: limit for check in ("max_length", "pattern") if (limit := getattr(meta, check)) is not None}
+    return Criterion(name, types[0] if optional else type_, meta.description or "", limits, checks)
+
+
+def check_criteria(criteria: type, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the criteria that are given. Raises `InvalidInput` for one that does not exist, since more would be selected."""
+    known = [one.name for one in described(criteria)]
+    for name in values.keys() - known:
+        raise InvalidInput(f"There is no criterion {name!r}. Use {', '.join(known)}.", field=name)
+    return {name: value for name, value in values.items() if value is not None}

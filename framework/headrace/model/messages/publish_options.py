@@ -70,17 +70,22 @@ class PublishOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         Duration | None,
         Setting(
             "Time to live, from the publication. No consumer gets the message after it.",
-            unit="seconds", limits=(MIN_EXPIRES_IN, MAX_EXPIRES_IN), names=("expires_in_ms",), **_OPTIONAL,
+            unit="seconds",
+            limits=(MIN_EXPIRES_IN, MAX_EXPIRES_IN),
+            names=("expires_in_ms",),
+            **_OPTIONAL,
         ),
-    ] = None  # fmt: skip
+    ] = None
     unique_key: Annotated[
         str | None,
         Setting(
             "Publish nothing while the last message with the same unique key is pending. At most"
             f" {MAX_UNIQUE_KEY_BYTES} bytes of UTF-8. Not together with a message id.",
-            length=(1, MAX_UNIQUE_KEY_BYTES), example="invoice-17", **_OPTIONAL,
+            length=(1, MAX_UNIQUE_KEY_BYTES),
+            example="invoice-17",
+            **_OPTIONAL,
         ),
-    ] = None  # fmt: skip
+    ] = None
     unique_while: Annotated[
         UniqueWhile,
         Setting("Use `waiting` to publish it also while that message is in flight. Needs a unique key.", fixed=True),

@@ -69,9 +69,15 @@ class Publisher:
         return transaction(self._database(), self)
 
     async def publish(
-        self, stream: str, key: str, data: Any, *, headers: Mapping[str, Any] | None = None, tx: Any = None,
+        self,
+        stream: str,
+        key: str,
+        data: Any,
+        *,
+        headers: Mapping[str, Any] | None = None,
+        tx: Any = None,
         **keywords: Unpack[PublishKeywords],
-    ) -> int | None:  # fmt: skip
+    ) -> int | None:
         """See `App.publish`."""
         options = PublishOptions.of(self._date(), **keywords)
         text, header_text = self.stored(stream, key, data, headers)
@@ -82,18 +88,20 @@ class Publisher:
         self._notify(stream, options.deliver_at, tx)
         return seq
 
-    def stored(
-        self, stream: str, key: str, data: Any, headers: Mapping[str, Any] | None
-    ) -> tuple[str, str | None]:  # fmt: skip
+    def stored(self, stream: str, key: str, data: Any, headers: Mapping[str, Any] | None) -> tuple[str, str | None]:
         """Return the JSON of the data and of the headers, as a stream stores them. Raises `InvalidInput`."""
         if (stored_as := self._formats.get(stream)) is not None:
             data, headers = stored_as.outgoing(key, data, headers)
         return payloads.encode(data), payloads.encode_headers(headers)
 
     async def publish_many(
-        self, stream: str, messages: Iterable[tuple[Any, ...]], *, tx: Any = None,
+        self,
+        stream: str,
+        messages: Iterable[tuple[Any, ...]],
+        *,
+        tx: Any = None,
         **keywords: Unpack[PublishManyKeywords],
-    ) -> int:  # fmt: skip
+    ) -> int:
         """See `App.publish_many`."""
         if (stored_as := self._formats.get(stream)) is not None:
             messages = stored_as.outgoing_many(messages)

@@ -71,9 +71,13 @@ class TokenCache:
     """
 
     def __init__(
-        self, database: Callable[[], store.Database], clock: Callable[[], float] = time.monotonic, *,
-        max_tokens: int = MAX_TOKENS, timeout: float = TIMEOUT,
-    ) -> None:  # fmt: skip
+        self,
+        database: Callable[[], store.Database],
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        max_tokens: int = MAX_TOKENS,
+        timeout: float = TIMEOUT,
+    ) -> None:
         self._database = database
         self._clock = clock
         self._max_tokens = max_tokens

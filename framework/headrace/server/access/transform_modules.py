@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from headrace.model.errors import ConfigurationError
-from headrace.server.errors import Problem
+from headrace.server.errors import invalid
 
 _MODULE = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*")
 
@@ -35,12 +35,11 @@ class TransformModules:
         module, _, function = name.partition(":")
         special = any(part.startswith("__") for part in (*module.split("."), function))
         if special or not any(module == one or module.startswith(f"{one}.") for one in self._modules):
-            raise Problem(
-                422,
-                "invalid",
+            raise invalid(
                 f"transform={name!r:.80} is not allowed over HTTP. Start the server with `headrace serve --transforms MODULE`"
                 " to allow a module, or set the transform on the command line with the database.",
-                validation_errors={"transform": [name[:80]]},
+                "transform",
+                name[:80],
             )
 
     def check_settings(self, settings: Mapping[str, Any], existing: Mapping[str, Any] | None = None) -> None:

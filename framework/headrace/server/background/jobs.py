@@ -94,11 +94,9 @@ class JobRunner(BackgroundPart):
             if is_outage(failure):
                 raise
             known = isinstance(failure, HeadraceError) and not isinstance(failure, StoreUnavailable)
-            log.error(
-                "job failed", job=job.id, kind=job.kind, stream=job.stream, consumer=job.consumer, error=failure,
-                hint="create it again once the cause is fixed" if known else f"it is tried again in {CLAIM:g} s",
-                exc_info=None if known else failure,
-            )  # fmt: skip
+            hint = "create it again once the cause is fixed" if known else f"it is tried again in {CLAIM:g} s"
+            of = {"job": job.id, "kind": job.kind, "stream": job.stream, "consumer": job.consumer}
+            log.error("job failed", **of, error=failure, hint=hint, exc_info=None if known else failure)
             if known:
                 await store.fail_job(self._database, job, public_text(failure))
 

@@ -26,7 +26,7 @@ from headrace.model.settings import Setting, amount, settings_of
 from headrace.server.data_plane.bounds import MAX_PUBLISHED, MAX_RECEIVED, MAX_SETTLED, MAX_WAIT
 from headrace.server.data_plane.publish_batching import Incoming
 from headrace.server.data_plane.receive_request import Share
-from headrace.server.errors import Problem
+from headrace.server.errors import Problem, invalid
 from headrace.server.http import parameters
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -364,4 +364,4 @@ def ack_ids_of(body: Settle) -> list[str]:
 
 
 def _invalid(field: str, problem: str, remedy: str) -> Problem:
-    return Problem(422, "invalid", f"{problem}. {remedy}", validation_errors={field: [remedy]})
+    return invalid(f"{problem}. {remedy}", field, remedy)

@@ -30,7 +30,7 @@ from headrace.server.data_plane.given_leases import GivenLeases
 from headrace.server.data_plane.message_cache import MessageCaches
 from headrace.server.data_plane.publish_batching import Incoming, PublishBatcher
 from headrace.server.data_plane.receive_request import Gone, Receiver, Share
-from headrace.server.data_plane.receiving import Receivers
+from headrace.server.data_plane.receiving import ReceiverParts, Receivers
 from headrace.server.data_plane.registry import CachedConsumer, CachedStream
 from headrace.server.data_plane.settle_batching import Lost, SettleBatcher
 from headrace.server.errors import unavailable
@@ -210,10 +210,17 @@ class MessageEngine:
             ack_ids, shared = await self.ack_ids(), self._running()
             receivers = self._receivers.get(consumer.number)
             if receivers is None:
-                receivers = Receivers(
-                    shared.database, consumer, ack_ids, self._tasks.start, self._count_released, self._leasing, self._caches,
-                    shared.subscriptions, self._ack_ids_in, self._clock,
-                )  # fmt: skip
+                parts = ReceiverParts(
+                    database=shared.database,
+                    start=self._tasks.start,
+                    given_back=self._count_released,
+                    coalescer=self._leasing,
+                    caches=self._caches,
+                    subscriptions=shared.subscriptions,
+                    sealing=self._ack_ids_in,
+                    clock=self._clock,
+                )
+                receivers = Receivers(parts, consumer, ack_ids)
                 receivers.calls.polling = self._polling
                 if self._waits_ended:
                     receivers.drain()

@@ -43,13 +43,11 @@ NOBODY = UUID(int=0)
 """The owner in lease calls with shares. The process itself holds no leases."""
 
 
-class Receivers:
-    """The requests of this process that receive messages of one consumer.
+class ReceiverParts(msgspec.Struct, frozen=True, kw_only=True):
+    """The parts of a process that its receivers share.
 
-    Args:
+    Attributes:
         database: an open database.
-        consumer: the consumer.
-        ack_ids: makes the ack ids.
         start: starts a task that lives as long as the engine.
         given_back: called with the number of messages that were released because their clients
             disconnected.
@@ -59,28 +57,43 @@ class Receivers:
         sealing: called with the database's history of a batch. It drops what was cached from
             another history, and returns what makes the ack ids.
         clock: monotonic time in seconds.
+    """
+
+    database: store.Database
+    start: Callable[..., None]
+    given_back: Callable[[int], None]
+    coalescer: Coalescer
+    caches: MessageCaches
+    subscriptions: Subscriptions
+    sealing: Callable[[UUID | None], Awaitable[AckIds]]
+    clock: Callable[[], float] = time.monotonic
+
+
+class Receivers:
+    """The requests of this process that receive messages of one consumer.
+
+    Args:
+        parts: what it shares with the receivers of other consumers.
+        consumer: the consumer.
+        ack_ids: makes the ack ids.
 
     Attributes:
         calls: the lease calls, and the waits between them.
     """
 
-    def __init__(
-        self, database: store.Database, consumer: CachedConsumer, ack_ids: AckIds, start: Callable[..., None],
-        given_back: Callable[[int], None], coalescer: Coalescer, caches: MessageCaches, subscriptions: Subscriptions,
-        sealing: Callable[[UUID | None], Awaitable[AckIds]], clock: Callable[[], float] = time.monotonic,
-    ) -> None:  # fmt: skip
-        self._database = database
+    def __init__(self, parts: ReceiverParts, consumer: CachedConsumer, ack_ids: AckIds) -> None:
+        self._database = parts.database
         self.consumer = consumer
         self._ack_ids = ack_ids
-        self._start = start
-        self._given_back = given_back
-        self._turns = coalescer.turns()
-        self._caches = caches
-        self._subscription = subscriptions.subscription(consumer.number)
-        self.calls = LeaseCalls(database, consumer.number, self._subscription, clock=clock)
-        self._sealing = sealing
+        self._start = parts.start
+        self._given_back = parts.given_back
+        self._turns = parts.coalescer.turns()
+        self._caches = parts.caches
+        self._subscription = parts.subscriptions.subscription(consumer.number)
+        self._clock = clock = parts.clock
+        self.calls = LeaseCalls(parts.database, consumer.number, self._subscription, clock=clock)
+        self._sealing = parts.sealing
         self._history: UUID | None = None  # in which the number is known to be this consumer's
-        self._clock = clock
         self._cache = self._cache_of(consumer)
         self._queue: list[Receiver] = []
         self._waits = 0

@@ -150,5 +150,5 @@ def only_one(found: Sequence[N], ref: str, kind: str = "consumer") -> N:
         names = [f"{one.stream}:{one.name}" for one in found[:MAX_NAMED]]
         raise Problem(
             409, "ambiguous", f"Several streams have a {kind} {ref!r:.80}. Name the stream, too: {' or '.join(names)}."
-        )  # fmt: skip
+        )
     return found[0]

@@ -56,9 +56,13 @@ class SettleBatcher:
     """
 
     def __init__(
-        self, database: store.Database, consumer: int, start: Callable[..., None], coalescer: Coalescer,
+        self,
+        database: store.Database,
+        consumer: int,
+        start: Callable[..., None],
+        coalescer: Coalescer,
         clock: Callable[[], float] = time.monotonic,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._database = database
         self._consumer = consumer
         self._start = start

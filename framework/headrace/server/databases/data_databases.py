@@ -172,9 +172,12 @@ class DataDatabase:
             raise unavailable(f"The names of the database {self.name!r} were not read within {RECONCILE_TIMEOUT:g} s.")
         if tuple(conflicts) != self.conflicts and conflicts:
             log.warning(
-                "names taken by another database", database=self.name, names=", ".join(conflicts[:10]), count=len(conflicts),
+                "names taken by another database",
+                database=self.name,
+                names=", ".join(conflicts[:10]),
+                count=len(conflicts),
                 hint="requests reach those of the other database, rename or delete these",
-            )  # fmt: skip
+            )
         self.conflicts = tuple(conflicts)
         return any_change
 
@@ -215,7 +218,7 @@ class DataDatabases:
 
     def __init__(
         self, app: App, make: MakePlane, connections: int, most: int, clock: Callable[[], float] = time.monotonic
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._app = app
         self._make = make
         self._connections = connections

@@ -34,8 +34,15 @@ class Plane:
     """
 
     def __init__(
-        self, app: App, access: Access, limits: Limits, origins: OriginPolicy, options: Options, *, name: str | None = None
-    ) -> None:  # fmt: skip
+        self,
+        app: App,
+        access: Access,
+        limits: Limits,
+        origins: OriginPolicy,
+        options: Options,
+        *,
+        name: str | None = None,
+    ) -> None:
         self.app = app
         self.name = name
         allowed = AllowedAddresses(options.push_allow)

@@ -46,9 +46,14 @@ class Child:
         process = None
         try:
             process = await asyncio.create_subprocess_exec(
-                sys.executable, "-P", "-m", "headrace.server.decoding.process",
-                stdin=PIPE, stdout=PIPE, start_new_session=True,
-            )  # fmt: skip
+                sys.executable,
+                "-P",
+                "-m",
+                "headrace.server.decoding.process",
+                stdin=PIPE,
+                stdout=PIPE,
+                start_new_session=True,
+            )
             assert process.stdout is not None
             async with asyncio.timeout(START_TIMEOUT):
                 await process.stdout.readexactly(len(READY))

@@ -51,9 +51,13 @@ class Decoding(BackgroundPart):
         self._stopped = anyio.Event()
 
     async def publish(
-        self, caller: Hashable, pieces: Sequence[bytes], engine: MessageEngine, stream: CachedStream,
+        self,
+        caller: Hashable,
+        pieces: Sequence[bytes],
+        engine: MessageEngine,
+        stream: CachedStream,
         head: Head = None,
-    ) -> Published:  # fmt: skip
+    ) -> Published:
         """Decode and check a body, and publish its messages, all or none. Returns after the commit.
 
         Args:

@@ -43,8 +43,11 @@ class Attention(Struct, kw_only=True):
 
 
 def attention(
-    streams: Iterable[StreamRow], consumers: Iterable[ConsumerRow], sources: Iterable[SourceRow], processes: Iterable[ProcessRow]
-) -> list[Attention]:  # fmt: skip
+    streams: Iterable[StreamRow],
+    consumers: Iterable[ConsumerRow],
+    sources: Iterable[SourceRow],
+    processes: Iterable[ProcessRow],
+) -> list[Attention]:
     """What needs somebody, the worst first, at most `MOST`."""
     found = [*_streams(streams), *_consumers(consumers), *_sources(sources), *_processes(processes)]
     return sorted(found, key=lambda one: _ORDER.index(one.state))[:MOST]
@@ -85,9 +88,14 @@ def _sources(sources: Iterable[SourceRow]) -> Iterator[Attention]:
     for one in sources:
         if one.state in PROBLEM_STATES:
             yield Attention(
-                kind="source", stream=one.stream, name=one.name, state=one.state,
-                reason=one.reason or "No process captures it.", mend=one.mend, since=one.since,
-            )  # fmt: skip
+                kind="source",
+                stream=one.stream,
+                name=one.name,
+                state=one.state,
+                reason=one.reason or "No process captures it.",
+                mend=one.mend,
+                since=one.since,
+            )
 
 
 def _processes(processes: Iterable[ProcessRow]) -> Iterator[Attention]:

@@ -175,21 +175,29 @@ class Monitoring:
     def own(self) -> str:
         """Return the metrics of this process alone."""
         text, limits = MetricsText(), self._limits
-        text.add(
-            "headrace_server_request_duration_seconds", "histogram",
-            "Duration of requests in seconds, including those that wait for messages.", self.requests.samples(),
-        )  # fmt: skip
-        text.add(
-            "headrace_server_requests_under_way", "gauge", "Number of running requests, without those that wait for messages.",
-            [("", (), limits.under_way)],
-        )  # fmt: skip
-        text.add(
-            "headrace_server_body_bytes", "gauge", "Size of the bodies of running requests in bytes.", [("", (), limits.held)]
-        )  # fmt: skip
-        text.add(
-            "headrace_server_refused_total", "counter", "Number of requests and connections that a limit refused, by status.",
-            [("", (("status", str(status)),), count) for status, count in sorted(limits.refused.items())],
-        )  # fmt: skip
+        refused = [("", (("status", str(status)),), count) for status, count in sorted(limits.refused.items())]
+        for name, kind, about, samples in (
+            (
+                "request_duration_seconds",
+                "histogram",
+                "Duration of requests in seconds, including those that wait for messages.",
+                self.requests.samples(),
+            ),
+            (
+                "requests_under_way",
+                "gauge",
+                "Number of running requests, without those that wait for messages.",
+                [("", (), limits.under_way)],
+            ),
+            ("body_bytes", "gauge", "Size of the bodies of running requests in bytes.", [("", (), limits.held)]),
+            (
+                "refused_total",
+                "counter",
+                "Number of requests and connections that a limit refused, by status.",
+                refused,
+            ),
+        ):
+            text.add(f"headrace_server_{name}", kind, about, samples)
         counts = Counter(self._engine.statistics())
         for engine in self._further_engines():
             counts.update(engine.statistics())

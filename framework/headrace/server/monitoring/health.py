@@ -117,9 +117,13 @@ class Health:
         if sources:
             reasons += self._of_sources(found.sources)
         return Readiness(
-            ready=not reasons, reasons=tuple(reasons), draining=draining, database=found.database, schema=found.schema,
+            ready=not reasons,
+            reasons=tuple(reasons),
+            draining=draining,
+            database=found.database,
+            schema=found.schema,
             sources=found.sources,
-        )  # fmt: skip
+        )
 
     def _of_sources(self, sources: Sequence[SourceReadiness]) -> list[str]:
         """Return one sentence for each source that makes the server not ready."""

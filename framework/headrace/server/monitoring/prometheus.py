@@ -140,9 +140,8 @@ def message_metrics(counts: Mapping[str, Any]) -> Iterator[tuple[str, str, str, 
     }
     for name, sentence in about.items():
         yield f"headrace_server_messages_{name}_total", "counter", sentence, [("", (), counts[name])]
-    yield (
-        "headrace_server_receivers_waiting", "gauge", "Number of requests that wait for messages.", [("", (), counts["waiting"])],
-    )  # fmt: skip
+    waiting = "Number of requests that wait for messages."
+    yield "headrace_server_receivers_waiting", "gauge", waiting, [("", (), counts["waiting"])]
 
 
 def consumer_metrics(consumers: Iterable[ConsumerInfo]) -> Iterator[tuple[str, str, str, list[Sample]]]:

@@ -22,11 +22,12 @@ def capture_metrics(sources: Iterable[SourceInfo]) -> Iterator[Family]:
     ]
     if not found:
         return
-    yield "headrace_source_state", "gauge", "1 for the current state of the capture, 0 for the others.", [
+    states: list[Sample] = [
         ("", (*labels, ("state", state)), float(capture.state == state))
         for labels, capture in found
         for state in get_args(CaptureState)
-    ]  # fmt: skip
+    ]
+    yield "headrace_source_state", "gauge", "1 for the current state of the capture, 0 for the others.", states
     for name, kind, about, read in _FAMILIES:
         yield f"headrace_source_{name}", kind, about, list(_read(found, read))
 
@@ -75,9 +76,8 @@ def backfill_metrics(backfills: Iterable[BackfillInfo]) -> Iterator[Family]:
     ]
     if not found:
         return
-    yield "headrace_backfill_rows_read", "gauge", "Number of rows that a running backfill has read.", [
-        ("", labels, one.read) for labels, one in found
-    ]  # fmt: skip
-    yield "headrace_backfill_rows", "gauge", "Number of rows that a backfill has to read, as estimated at its start.", [
-        ("", labels, one.total) for labels, one in found if one.total is not None
-    ]  # fmt: skip
+    read: list[Sample] = [("", labels, one.read) for labels, one in found]
+    yield "headrace_backfill_rows_read", "gauge", "Number of rows that a running backfill has read.", read
+    about = "Number of rows that a backfill has to read, as estimated at its start."
+    total: list[Sample] = [("", labels, one.total) for labels, one in found if one.total is not None]
+    yield "headrace_backfill_rows", "gauge", about, total

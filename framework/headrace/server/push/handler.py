@@ -63,9 +63,15 @@ class PushHandler:
     """
 
     def __init__(
-        self, push: Push, bodies: RequestBodies, signer: RequestSigner, client: PushClient, agent: str,
-        now: Callable[[], datetime], answered: Answered = lambda **_: None,
-    ) -> None:  # fmt: skip
+        self,
+        push: Push,
+        bodies: RequestBodies,
+        signer: RequestSigner,
+        client: PushClient,
+        agent: str,
+        now: Callable[[], datetime],
+        answered: Answered = lambda **_: None,
+    ) -> None:
         headers = {name.lower(): value for name, value in push.headers.items()}
         self._target = Target.of(push.url, {"content-type": "application/json", "user-agent": agent, **headers})
         self._seconds = push.timeout

@@ -113,9 +113,11 @@ class PushClient:
         try:
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             _, connection = await loop.create_connection(
-                HttpConnection, sock=connected, ssl=_tls() if target.tls else None,
+                HttpConnection,
+                sock=connected,
+                ssl=_tls() if target.tls else None,
                 server_hostname=target.host.rstrip(".") if target.tls else None,
-            )  # fmt: skip
+            )
         except BaseException:
             connected.close()
             raise

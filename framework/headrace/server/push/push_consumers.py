@@ -92,9 +92,11 @@ class PushConsumers:
     """
 
     def __init__(
-        self, allow: Iterable[str] = (), refresh_interval: float = REFRESH_INTERVAL,
+        self,
+        allow: Iterable[str] = (),
+        refresh_interval: float = REFRESH_INTERVAL,
         answered: Callable[[AnswerToRecord], None] = lambda _: None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._allowed = AllowedAddresses(allow)
         self._refresh_interval = refresh_interval
         self._answered = answered
@@ -199,8 +201,13 @@ class PushConsumers:
     # --- one consumer
 
     def _begin(
-        self, consumer: PushConsumer, spec: ConsumerSpec, push: Push, ack_ids: AckIds, group: anyio.abc.TaskGroup,
-    ) -> None:  # fmt: skip
+        self,
+        consumer: PushConsumer,
+        spec: ConsumerSpec,
+        push: Push,
+        ack_ids: AckIds,
+        group: anyio.abc.TaskGroup,
+    ) -> None:
         client = self._clients.open(consumer.stream_number)
         push_handler = PushHandler(
             push,

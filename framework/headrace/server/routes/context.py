@@ -13,7 +13,7 @@ from litestar.types import Scope
 from headrace.admin import Admin
 from headrace.admin.consumers import ConsumerPages
 from headrace.model.errors import UnknownSchedule, UnknownSource, UnknownStream, public_text
-from headrace.model.pages import Page
+from headrace.model.pages import Page, PageRequest
 from headrace.model.records import ConsumerInfo, StreamInfo
 from headrace.model.schedules import ScheduleInfo
 from headrace.model.sources import SourceInfo
@@ -116,11 +116,11 @@ class RouteContext:
         """Return a stream with the name of its database, if that is a further one."""
         return located(self.engine, info)
 
-    async def forbidden(self, request: AnyRequest, scopes: str) -> Forbidden:
+    async def forbidden(self, scopes: str) -> Forbidden:
         """Return the error for a caller whose token lacks the scopes, given as text."""
         return self._caller.forbidden(scopes)
 
-    async def caller(self, request: AnyRequest) -> str | None:
+    async def caller(self) -> str | None:
         """Return the name of the caller's token. None if the call needs none."""
         return self._caller.name
 
@@ -129,26 +129,26 @@ class RouteContext:
         """What the caller gets to know about itself."""
         return self._caller.identity
 
-    async def check_all_streams(self, request: AnyRequest, need: Need) -> None:
+    async def check_all_streams(self, need: Need) -> None:
         """Check access for a call that isn't about one stream."""
         self._caller.check(need, None)
 
-    async def check_stream(self, request: AnyRequest, stream: str, need: Need) -> None:
+    async def check_stream(self, stream: str, need: Need) -> None:
         """Check access for a call about a stream that may not exist yet."""
         self._caller.check(need, stream)
 
-    async def scope(self, request: AnyRequest, need: Need) -> Collection[str] | None:
+    async def scope(self, need: Need) -> Collection[str] | None:
         """Return the names of the streams for which the caller has the scope. None for all."""
         return self._caller.streams(need)
 
-    async def stream(self, request: AnyRequest, ref: str, need: Need) -> CachedStream:
+    async def stream(self, ref: str, need: Need) -> CachedStream:
         """Look up a stream by its id or name, see `Lookups.stream`."""
         return await self._lookups.stream(self._caller, unmarked(ref), need)
 
-    async def neighbour(self, request: AnyRequest, ref: str, need: Need) -> CachedStream:
+    async def neighbour(self, ref: str, need: Need) -> CachedStream:
         """Look up a stream that must be in the same database as another one of the request."""
         try:
-            return await self.stream(request, ref, need)
+            return await self.stream(ref, need)
         except UnknownStream as error:
             further = self.engine.further
             if self.engine.names is None and (further is None or not further.exist):
@@ -157,7 +157,7 @@ class RouteContext:
                 f"{public_text(error)} Name one of the same database, since messages are not copied to another one."
             ) from error
 
-    async def streams(self, request: AnyRequest, need: Need) -> list[str]:
+    async def streams(self, need: Need) -> list[str]:
         """Return the names of all existing streams for which the caller has the scope."""
         names = self._caller.streams(need)
         if names is None:
@@ -165,22 +165,16 @@ class RouteContext:
             return sorted({info.name for found in lists for info in found})
         return sorted({stream.name for stream in (await self.engine.streams_named(names)).values()})
 
-    async def consumer(self, request: AnyRequest, stream: str, ref: str, need: Need) -> CachedConsumer:
+    async def consumer(self, stream: str, ref: str, need: Need) -> CachedConsumer:
         """Look up a consumer by its id or name, see `Lookups.consumer`."""
         return await self._lookups.consumer(self._caller, unmarked(stream), unmarked(ref), need)
 
-    async def consumer_anywhere(self, request: AnyRequest, ref: str, need: Need) -> CachedConsumer:
+    async def consumer_anywhere(self, ref: str, need: Need) -> CachedConsumer:
         """Look up a consumer by its id, its name, or `stream:name`, see `Lookups.consumer_anywhere`."""
         return await self._lookups.consumer_anywhere(self._caller, unmarked(ref), need)
 
     async def consumers(
-        self,
-        request: AnyRequest,
-        stream: str | None,
-        *,
-        limit: int,
-        after: tuple[str, str] | None,
-        before: tuple[str, str] | None,
+        self, stream: str | None, asked: PageRequest[tuple[str, str]]
     ) -> tuple[Page[ConsumerInfo], list[str]]:
         """Read a page of the consumers of a stream, or of all streams of all databases, as the caller may see them.
 
@@ -188,47 +182,44 @@ class RouteContext:
             The page, and the names of the databases that did not answer.
         """
 
-        async def read(
-            engine: Engine, after: tuple[str, str] | None, before: tuple[str, str] | None
-        ) -> Page[ConsumerInfo]:
-            pages = ConsumerPages.of(self.admin_of(engine))
-            return await pages.consumers(stream, limit=limit, after=after, before=before)
+        async def read(engine: Engine, asked: PageRequest[tuple[str, str]]) -> Page[ConsumerInfo]:
+            return await ConsumerPages.of(self.admin_of(engine)).consumers(stream, asked)
 
-        found, away = await merged_page(
-            self.engine,
-            read,
-            kind="stream",
-            name=lambda info: info.stream,
-            place=lambda info: (info.stream, info.name),
-            limit=limit,
-            after=after,
-            before=before,
-            alone=stream is not None,
-        )
+        if stream is None:
+            found, away = await merged_page(
+                self.engine,
+                read,
+                asked,
+                kind="stream",
+                name=lambda info: info.stream,
+                place=lambda info: (info.stream, info.name),
+            )
+        else:
+            found, away = await read(self.engine, asked), []
         for index, info in enumerate(found):
-            found[index] = await self.visible(request, info)
+            found[index] = await self.visible(info)
         return found, away
 
-    async def visible(self, request: AnyRequest, info: ConsumerInfo) -> ConsumerInfo:
+    async def visible(self, info: ConsumerInfo) -> ConsumerInfo:
         """Return a consumer as the caller may see it. Credentials of a push consumer require `admin` of its stream."""
         push = info.settings["push"]
         if push is None:
             return info
         try:
-            await self.check_stream(request, info.stream, "admin")
+            await self.check_stream(info.stream, "admin")
         except Forbidden:
             return msgspec.structs.replace(info, settings={**info.settings, "push": masked_push(push)})
         return info
 
-    async def visible_url(self, request: AnyRequest, stream: str, url: str) -> str:
+    async def visible_url(self, stream: str, url: str) -> str:
         """Return the URL of a push consumer as the caller may see it, as `visible` does."""
         try:
-            await self.check_stream(request, stream, "admin")
+            await self.check_stream(stream, "admin")
         except Forbidden:
             return masked_push_url(url)
         return url
 
-    async def source(self, request: AnyRequest, ref: str) -> SourceInfo:
+    async def source(self, ref: str) -> SourceInfo:
         """Look up a source by its id or name. A caller without access to all streams gets the same
         error for a source that doesn't exist and for one that it may not use.
 
@@ -236,7 +227,7 @@ class RouteContext:
         `admin` of all streams, because its database role may read more than the caller may.
         """
         ref = unmarked(ref)
-        streams = await self.scope(request, "admin")
+        streams = await self.scope("admin")
         try:
             source = await self.admin.source(ref)
         except UnknownSource:
@@ -247,12 +238,12 @@ class RouteContext:
                 return source
         raise self._caller.forbidden(f"'admin' for the stream that the source {ref:.80} fills, or for all streams")
 
-    async def schedule(self, request: AnyRequest, name: str, need: Need) -> ScheduleInfo:
+    async def schedule(self, name: str, need: Need) -> ScheduleInfo:
         """Look up a schedule by its name, or `stream:name`. It requires the scope for the stream to which it publishes. A
         caller without access to all streams gets the same error for one that doesn't exist.
         """
         stream, colon, name = unmarked(name).rpartition(":")
-        streams = await self.scope(request, need)
+        streams = await self.scope(need)
         try:
             schedule = await self.admin.schedule(name)
             if colon and schedule.stream != stream:

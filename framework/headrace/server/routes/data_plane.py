@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any, Final
 
-from litestar import Response, get, post
+from litestar import Response, post
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import JSONBody, QueryParameter
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from headrace.model.messages.publish_options import PublishOptions
+from headrace.server.access import methods
 from headrace.server.data_plane.bounds import MAX_RECEIVED
 from headrace.server.routes.context import AnyRequest, Context
 from headrace.server.routes.parameters import AnyConsumerRef, ConsumerRef, StreamRef
@@ -69,17 +70,21 @@ async def publish(
     return await call(request, context.data_plane.streams.publish, stream)
 
 
-@get(f"{_OF_STREAM}/receive", effect="deliver", summary="Receive messages", tags=["Delivery"])
+@methods.receive(f"{_OF_STREAM}/receive", summary="Receive messages", tags=["Delivery"])
 async def receive_by_query(
-    request: AnyRequest, context: Context, stream: StreamRef, consumer: ConsumerRef, batch_size: BatchSize = 1, wait_for: WaitFor = "0"
-) -> Response[Listed[Received]]:  # fmt: skip
+    request: AnyRequest,
+    context: Context,
+    stream: StreamRef,
+    consumer: ConsumerRef,
+    batch_size: BatchSize = 1,
+    wait_for: WaitFor = "0",
+) -> Response[Listed[Received]]:
     """Leases messages for the consumer's `ack_wait_ms`. Ack, nack or extend them in that
     time. Otherwise they are delivered again."""
     return await call(request, context.data_plane.streams.receive, stream, consumer)
 
 
-@post([f"{_OF_STREAM}/receive", f"{_OF_STREAM}/messages"], effect="deliver", summary="Receive messages", tags=["Delivery"],
-      status_code=200)  # fmt: skip
+@methods.deliver([f"{_OF_STREAM}/receive", f"{_OF_STREAM}/messages"], summary="Receive messages", tags=["Delivery"])
 async def receive(
     request: AnyRequest,
     context: Context,
@@ -94,7 +99,7 @@ async def receive(
     return await call(request, context.data_plane.streams.receive, stream, consumer)
 
 
-@post(f"{_OF_STREAM}/ack", effect="deliver", summary="Ack messages", tags=["Delivery"], status_code=200)
+@methods.deliver(f"{_OF_STREAM}/ack", summary="Ack messages", tags=["Delivery"])
 async def ack(
     request: AnyRequest, context: Context, stream: StreamRef, consumer: ConsumerRef, data: JSONBody[Settle]
 ) -> Response[Success]:
@@ -102,7 +107,7 @@ async def ack(
     return await call(request, context.data_plane.streams.ack, stream, consumer)
 
 
-@post(f"{_OF_STREAM}/nack", effect="deliver", summary="Nack messages", tags=["Delivery"], status_code=200)
+@methods.deliver(f"{_OF_STREAM}/nack", summary="Nack messages", tags=["Delivery"])
 async def nack(
     request: AnyRequest, context: Context, stream: StreamRef, consumer: ConsumerRef, data: JSONBody[Nack]
 ) -> Response[Success]:
@@ -110,7 +115,7 @@ async def nack(
     return await call(request, context.data_plane.streams.nack, stream, consumer)
 
 
-@post(f"{_OF_STREAM}/extend", effect="deliver", summary="Extend leases", tags=["Delivery"], status_code=200)
+@methods.deliver(f"{_OF_STREAM}/extend", summary="Extend leases", tags=["Delivery"])
 async def extend(
     request: AnyRequest, context: Context, stream: StreamRef, consumer: ConsumerRef, data: JSONBody[Settle]
 ) -> Response[Success]:
@@ -119,11 +124,8 @@ async def extend(
     return await call(request, context.data_plane.streams.extend, stream, consumer)
 
 
-@get(
-    [f"{path}/receive" for path in _PULL],
-    effect="deliver",
-    summary="Receive messages of a pull consumer",
-    tags=["Pull consumers"],
+@methods.receive(
+    [f"{path}/receive" for path in _PULL], summary="Receive messages of a pull consumer", tags=["Pull consumers"]
 )
 async def pull_by_query(
     request: AnyRequest,
@@ -136,12 +138,8 @@ async def pull_by_query(
     return await call(request, context.data_plane.pull.receive, consumer)
 
 
-@post(
-    [f"{path}/receive" for path in _PULL],
-    effect="deliver",
-    summary="Receive messages of a pull consumer",
-    tags=["Pull consumers"],
-    status_code=200,
+@methods.deliver(
+    [f"{path}/receive" for path in _PULL], summary="Receive messages of a pull consumer", tags=["Pull consumers"]
 )
 async def pull_changes(
     request: AnyRequest,
@@ -155,13 +153,7 @@ async def pull_changes(
     return await call(request, context.data_plane.pull.receive, consumer)
 
 
-@post(
-    [f"{path}/ack" for path in _PULL],
-    effect="deliver",
-    summary="Ack messages of a pull consumer",
-    tags=["Pull consumers"],
-    status_code=200,
-)
+@methods.deliver([f"{path}/ack" for path in _PULL], summary="Ack messages of a pull consumer", tags=["Pull consumers"])
 async def pull_ack(
     request: AnyRequest, context: Context, consumer: AnyConsumerRef, data: JSONBody[Settle]
 ) -> Response[Success]:
@@ -169,12 +161,8 @@ async def pull_ack(
     return await call(request, context.data_plane.pull.ack, consumer)
 
 
-@post(
-    [f"{path}/nack" for path in _PULL],
-    effect="deliver",
-    summary="Nack messages of a pull consumer",
-    tags=["Pull consumers"],
-    status_code=200,
+@methods.deliver(
+    [f"{path}/nack" for path in _PULL], summary="Nack messages of a pull consumer", tags=["Pull consumers"]
 )
 async def pull_nack(
     request: AnyRequest, context: Context, consumer: AnyConsumerRef, data: JSONBody[Nack]
@@ -183,7 +171,7 @@ async def pull_nack(
     return await call(request, context.data_plane.pull.nack, consumer)
 
 
-@get(f"{_CONSUME}/next", effect="deliver", summary="Receive records", tags=["Consume API"])
+@methods.receive(f"{_CONSUME}/next", summary="Receive records", tags=["Consume API"])
 async def next_records(
     request: AnyRequest,
     context: Context,
@@ -195,7 +183,7 @@ async def next_records(
     return await call(request, context.data_plane.consume.next, consumer)
 
 
-@post(f"{_CONSUME}/ack", effect="deliver", summary="Ack records", tags=["Consume API"], status_code=200)
+@methods.deliver(f"{_CONSUME}/ack", summary="Ack records", tags=["Consume API"])
 async def consume_ack(
     request: AnyRequest, context: Context, consumer: AnyConsumerRef, data: JSONBody[Settle]
 ) -> Response[Success]:
@@ -203,7 +191,7 @@ async def consume_ack(
     return await call(request, context.data_plane.consume.ack, consumer)
 
 
-@post(f"{_CONSUME}/nack", effect="deliver", summary="Nack records", tags=["Consume API"], status_code=200)
+@methods.deliver(f"{_CONSUME}/nack", summary="Nack records", tags=["Consume API"])
 async def consume_nack(
     request: AnyRequest, context: Context, consumer: AnyConsumerRef, data: JSONBody[Nack]
 ) -> Response[Success]:

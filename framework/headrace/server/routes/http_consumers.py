@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Final
 
-from litestar import delete, get, post, route
-from litestar.enums import HttpMethod
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import JSONBody
 from msgspec import UNSET, Meta, UnsetType
 
-from headrace.admin import MAX_LIMIT
-from headrace.server.errors import Problem
-from headrace.server.routes.consumers import all_consumers, create, edit, remove
-from headrace.server.routes.context import AnyRequest, Context, RouteContext
-from headrace.server.routes.paging import PAGE_SIZE, AfterName, BeforeName, ListLimit, page, place_of
-from headrace.server.routes.parameters import AnyConsumerRef, Force
+from headrace.server.access import methods
+from headrace.server.errors import invalid
+from headrace.server.routes.consumers import create, edit, remove
+from headrace.server.routes.context import Context, RouteContext
+from headrace.server.routes.paging import PAGE_SIZE, NamePage, consumer_place, page, place_of
+from headrace.server.routes.parameters import AnyConsumerRef, Force, with_query
 from headrace.server.wire.common import Deleted, Listed
 from headrace.server.wire.consumer_answers import HttpConsumer
 from headrace.server.wire.consumers import ConsumerSettings, NewConsumer
@@ -32,77 +30,63 @@ class NewHttpConsumer(NewConsumer, kw_only=True, forbid_unknown_fields=True):
     ] = UNSET
 
 
-@post("/http-consumers", effect="change", summary="Create a consumer", tags=["Consume API"])
-async def create_http_consumer(request: AnyRequest, context: Context, data: JSONBody[NewHttpConsumer]) -> HttpConsumer:
+@methods.create("/http-consumers", summary="Create a consumer", tags=["Consume API"])
+async def create_http_consumer(context: Context, data: JSONBody[NewHttpConsumer]) -> HttpConsumer:
     """Creates a consumer. `filters` are top-level fields of the messages' data and the values that they must
     have. `*` matches anything."""
-    cached = await context.stream(request, await _stream(context, request, data), "admin")
+    cached = await context.stream(await _stream(context, data), "admin")
     data.stream = UNSET
     return HttpConsumer.of(await create(context, data.spec(cached.name, records=True)))
 
 
-@get(
+@methods.read(
     "/http-consumers",
-    effect="read",
     summary="List consumers",
     tags=["Consume API"],
     description=f"Returns the consumers of all streams, by stream and name. A page ends once its settings have {PAGE_SIZE}.",
 )
-async def list_http_consumers(
-    request: AnyRequest,
-    context: Context,
-    limit: ListLimit = MAX_LIMIT,
-    after: AfterName = None,
-    before: BeforeName = None,
-) -> Listed[HttpConsumer]:
-    await context.check_all_streams(request, "consume")
-    found, away = await all_consumers(context, request, limit, after, before)
-    return page(found, place_of, after=after, before=before, show=HttpConsumer.of, unavailable=away)
+@with_query
+async def list_http_consumers(context: Context, asked: NamePage) -> Listed[HttpConsumer]:
+    await context.check_all_streams("consume")
+    found, away = await context.consumers(None, asked.at(consumer_place))
+    return page(found, place_of, asked, show=HttpConsumer.of, unavailable=away)
 
 
-@get(_PATH, effect="read", summary="Read a consumer", tags=["Consume API"])
-async def read_http_consumer(request: AnyRequest, context: Context, consumer: AnyConsumerRef) -> HttpConsumer:
+@methods.read(_PATH, summary="Read a consumer", tags=["Consume API"])
+async def read_http_consumer(context: Context, consumer: AnyConsumerRef) -> HttpConsumer:
     """Returns the consumer's settings. Filters that were `*` are left out."""
-    cached = await context.consumer_anywhere(request, consumer, "consume")
+    cached = await context.consumer_anywhere(consumer, "consume")
     info = await context.admin.consumer(cached.stream.name, cached.name)
-    return HttpConsumer.of(await context.visible(request, info))
+    return HttpConsumer.of(await context.visible(info))
 
 
-@route(_PATH, http_method=[HttpMethod.PATCH, HttpMethod.PUT], effect="change", summary="Change a consumer", tags=["Consume API"],
-       status_code=200)  # fmt: skip
+@methods.edit(_PATH, summary="Change a consumer", tags=["Consume API"])
 async def edit_http_consumer(
-    request: AnyRequest, context: Context, consumer: AnyConsumerRef, data: JSONBody[ConsumerSettings]
+    context: Context, consumer: AnyConsumerRef, data: JSONBody[ConsumerSettings]
 ) -> HttpConsumer:
     """Changes a running consumer. Settings that are left out stay, also with PUT."""
-    cached = await context.consumer_anywhere(request, consumer, "admin")
+    cached = await context.consumer_anywhere(consumer, "admin")
     return HttpConsumer.of(await edit(context, cached, data, records=True))
 
 
-@delete(_PATH, effect="change", summary="Delete a consumer", tags=["Consume API"], status_code=200)
-async def delete_http_consumer(
-    request: AnyRequest, context: Context, consumer: AnyConsumerRef, force: Force = None
-) -> Deleted:
+@methods.remove(_PATH, summary="Delete a consumer", tags=["Consume API"])
+async def delete_http_consumer(context: Context, consumer: AnyConsumerRef, force: Force = None) -> Deleted:
     """Deletes the consumer. Its leases end. With `force=false`, 409 if a worker uses it."""
-    return await remove(context, await context.consumer_anywhere(request, consumer, "admin"), force)
+    return await remove(context, await context.consumer_anywhere(consumer, "admin"), force)
 
 
-async def _stream(context: RouteContext, request: AnyRequest, data: NewHttpConsumer) -> str:
+async def _stream(context: RouteContext, data: NewHttpConsumer) -> str:
     """Return the stream of a new consumer. Raises a `Problem` if it must be named."""
     if data.stream is not UNSET:
         return str(data.stream)
-    names = await context.streams(request, "admin")
+    names = await context.streams("admin")
     if len(names) == 1:
         return names[0]
     if names:
         remedy = f"Name one of the streams: {', '.join(names[:20])}."
     else:
         remedy = "Create a stream first, by POST to /v1/streams."
-    raise Problem(
-        422,
-        "invalid",
-        f"`stream` is missing, and there are {len(names)} streams. {remedy}",
-        validation_errors={"stream": [remedy]},
-    )
+    raise invalid(f"`stream` is missing, and there are {len(names)} streams. {remedy}", "stream", remedy)
 
 
 ROUTES: Final[Sequence[HTTPRouteHandler]] = (

@@ -6,20 +6,21 @@ from collections.abc import Sequence
 from typing import Annotated, Final
 
 import msgspec
-from litestar import get, post
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import JSONBody, QueryParameter
+from msgspec.structs import asdict, replace
 
 from headrace import store
 from headrace.admin.messages import publish_by_hand
-from headrace.admin.validation import MAX_ANSWER_BYTES, of_key
+from headrace.admin.validation import MAX_ANSWER_BYTES, of_key, selection_of
 from headrace.model.messages.payloads import encode_headers
 from headrace.model.records import Erasure
 from headrace.model.text.error_text import MAX_ERROR
-from headrace.server.errors import Problem
+from headrace.server.access import methods
+from headrace.server.errors import Problem, invalid
 from headrace.server.routes.context import AnyRequest, Context
-from headrace.server.routes.paging import PAGE_SIZE, AfterSeq, BeforeSeq, check_one_place, page
-from headrace.server.routes.parameters import ExactKey, Filter, KeyPattern, KeyRef, Limit, Sort, StreamRef, Where
+from headrace.server.routes.paging import PAGE_SIZE, SeqPage, page
+from headrace.server.routes.parameters import ExactKey, Filter, KeyPattern, KeyRef, Sort, StreamRef, Where, with_query
 from headrace.server.slashes import unmarked
 from headrace.server.wire.common import Listed
 from headrace.server.wire.messages import (
@@ -41,61 +42,64 @@ _MOST_ERASURES = MAX_ANSWER_BYTES // (4 * MAX_ERROR)
 """The largest number of erased messages of a page. So many of the longest reasons have the size of a page."""
 
 
-@get(
-    "/streams/{stream:str}/messages", effect="read", summary="List messages", tags=["Messages"],
+class MessagePage(SeqPage, frozen=True, kw_only=True):
+    """A page of the list of messages."""
+
+    sort: Sort = "seq_asc"
+    filter: Filter = None
+    key_pattern: KeyPattern = None
+    key: ExactKey = None
+    where: Where = None
+    start_seq: Annotated[
+        int | None, QueryParameter(ge=1, le=2**63 - 1, description="Return only messages from this seq on.")
+    ] = None
+
+
+@methods.read(
+    "/streams/{stream:str}/messages",
+    summary="List messages",
+    tags=["Messages"],
     description="Returns the first messages, or the newest in descending order."
     f" A page ends once its data and headers have {PAGE_SIZE}.",
-)  # fmt: skip
-async def list_messages(
-    request: AnyRequest, context: Context, stream: StreamRef, limit: Limit = 100, sort: Sort = "seq_asc", filter: Filter = None,  # noqa: A002
-    key_pattern: KeyPattern = None, key: ExactKey = None, where: Where = None,
-    start_seq: Annotated[int | None, QueryParameter(ge=1, le=2**63 - 1, description="Return only messages from this seq on.")] = None,
-    after: AfterSeq = None, before: BeforeSeq = None,
-) -> Listed[Message]:  # fmt: skip
-    check_one_place(after, before)
-    cached = await context.stream(request, stream, "consume")
-    newest = sort == "seq_desc"
+)
+@with_query
+async def list_messages(context: Context, stream: StreamRef, asked: MessagePage) -> Listed[Message]:
+    cached = await context.stream(stream, "consume")
+    newest, after, before = asked.sort == "seq_desc", asked.after, asked.before
     # What comes before a place of an ascending list has lower seqs, and is read downwards from there.
     above, below = (before, after) if newest else (after, before)
+    filters = of_key(_one_of(asked.filter, asked.key_pattern), asked.key)
+    chosen = selection_of(filter=filters, where=asked.where, start_seq=asked.start_seq)
+    if above is not None:
+        chosen = replace(chosen, start_seq=max(asked.start_seq or 1, above + 1))
+    if below is not None:
+        chosen = replace(chosen, end_seq=below - 1)
     found = await context.raw_messages.messages(
-        cached.name, filter=of_key(_one_of(filter, key_pattern), key), where=where, limit=limit, newest=newest == (before is None),
-        start_seq=start_seq if above is None else max(start_seq or 1, above + 1),
-        end_seq=None if below is None else below - 1,
-    )  # fmt: skip
+        cached.name, chosen, limit=asked.limit, newest=newest == (before is None)
+    )
     if newest:
         found.reverse()
-    return page(
-        found, lambda message: message.seq, after=after, before=before,
-        show=lambda message: Message.of(message, cached.id),
-    )  # fmt: skip
+    return page(found, lambda message: message.seq, asked, show=lambda message: Message.of(message, cached.id))
 
 
-@get(
-    "/streams/{stream:str}/messages/{key:str}",
-    effect="read",
-    summary="Read the latest message of a key",
-    tags=["Messages"],
-)
-async def read_message(request: AnyRequest, context: Context, stream: StreamRef, key: KeyRef) -> Message:
+@methods.read("/streams/{stream:str}/messages/{key:str}", summary="Read the latest message of a key", tags=["Messages"])
+async def read_message(context: Context, stream: StreamRef, key: KeyRef) -> Message:
     """Returns the latest message of a key. 404 if the key has none."""
-    cached = await context.stream(request, stream, "consume")
+    cached = await context.stream(stream, "consume")
     found = await context.raw_messages.message(cached.name, unmarked(key))
     if found is None:
         raise _unknown_key(cached.name, unmarked(key))
     return Message.of(found, cached.id)
 
 
-@get(
+@methods.read(
     "/streams/{stream:str}/messages/{key:str}/consumer_info",
-    effect="read",
     summary="Read the state of a key in each consumer",
     tags=["Messages"],
 )
-async def read_standing(
-    request: AnyRequest, context: Context, stream: StreamRef, key: KeyRef
-) -> Listed[ConsumerStanding]:
+async def read_standing(context: Context, stream: StreamRef, key: KeyRef) -> Listed[ConsumerStanding]:
     """Returns the state of the key's latest message in every consumer of the stream."""
-    cached = await context.stream(request, stream, "consume")
+    cached = await context.stream(stream, "consume")
     found = await context.reading.standing(cached.name, unmarked(key))
     if found is None:
         raise _unknown_key(cached.name, unmarked(key))
@@ -103,35 +107,25 @@ async def read_standing(
     return Listed([ConsumerStanding.of(one, seq) for one in standings])
 
 
-@post("/streams/{stream:str}/republish", effect="change", summary="Republish messages to a stream", tags=["Messages"],
-      status_code=200)  # fmt: skip
-async def republish(
-    request: AnyRequest, context: Context, stream: StreamRef, data: JSONBody[Republish]
-) -> PublishedAnswer:
+@methods.change("/streams/{stream:str}/republish", summary="Republish messages to a stream", tags=["Messages"])
+async def republish(context: Context, stream: StreamRef, data: JSONBody[Republish]) -> PublishedAnswer:
     """Publishes the messages that match to another stream or the same one, all or none. They
     are new messages there, in the same order."""
-    cached = await context.stream(request, stream, "consume")
-    target = await context.neighbour(request, data.target, "publish")
-    count = await context.admin.republish(
-        cached.name, target.name, filter=data.filter, where=data.where, start_seq=data.start_seq, end_seq=data.end_seq,
-        start_time=data.start_time, end_time=data.end_time, dry_run=data.dry_run,
-    )  # fmt: skip
+    cached = await context.stream(stream, "consume")
+    target = await context.neighbour(data.target, "publish")
+    criteria = asdict(data)
+    del criteria["target"]
+    count = await context.admin.republish(cached.name, target.name, **criteria)
     return PublishedAnswer(Published(count))
 
 
-@post(
-    "/streams/{stream:str}/publish",
-    effect="change",
-    summary="Publish a message by hand",
-    tags=["Messages"],
-    status_code=200,
-)
+@methods.change("/streams/{stream:str}/publish", summary="Publish a message by hand", tags=["Messages"])
 async def publish(
     request: AnyRequest, context: Context, stream: StreamRef, data: JSONBody[MessageByHand]
 ) -> PublishedByHandAnswer:
     """Publishes one message with an entry in the audit log, for people. Programs publish with `POST
     /streams/{stream}/messages`, which is faster and leaves no entry."""
-    cached = await context.stream(request, stream, "publish")
+    cached = await context.stream(stream, "publish")
     headers = encode_headers(data.headers)
     text = msgspec.json.decode(await request.body(), type=DataText).data
     seq = await publish_by_hand(context.admin, cached.name, data.key, bytes(text).decode(), headers)
@@ -139,41 +133,35 @@ async def publish(
     return PublishedByHandAnswer(PublishedByHand(seq))
 
 
-@post("/streams/{stream:str}/erasures", effect="change", summary="Erase messages", tags=["Messages"], status_code=200)
-async def erase(request: AnyRequest, context: Context, stream: StreamRef, data: JSONBody[Erase]) -> ErasedAnswer:
+@methods.change("/streams/{stream:str}/erasures", summary="Erase messages", tags=["Messages"])
+async def erase(context: Context, stream: StreamRef, data: JSONBody[Erase]) -> ErasedAnswer:
     """Deletes messages for good: their contents, their keys, and the dead letters that are of them. No consumer gets
     them any more. Who did it, when and why stays."""
-    cached = await context.stream(request, stream, "admin")
+    cached = await context.stream(stream, "admin")
     erased = await context.admin.erase(cached.name, data.seqs, reason=data.reason)
     context.engine.forget_messages()
     return ErasedAnswer(Erased(erased))
 
 
-@get(
+@methods.read(
     "/streams/{stream:str}/erasures",
-    effect="read",
     summary="List erased messages",
     tags=["Messages"],
     description=f"Returns what is left of erased messages, in seq order. A page ends after {_MOST_ERASURES} of them.",
 )
-async def list_erasures(
-    request: AnyRequest, context: Context, stream: StreamRef, limit: Limit = 100, after: AfterSeq = None, before: BeforeSeq = None,
-) -> Listed[Erasure]:  # fmt: skip
-    check_one_place(after, before)
-    cached = await context.stream(request, stream, "admin")
-    found = await store.erasures(
-        context.engine.app.database, cached.name, limit=min(limit, _MOST_ERASURES), above=after or 0, below=before
-    )
-    return page(found, lambda erasure: erasure.seq, after=after, before=before)
+@with_query
+async def list_erasures(context: Context, stream: StreamRef, asked: SeqPage) -> Listed[Erasure]:
+    cached = await context.stream(stream, "admin")
+    limit, above = min(asked.limit, _MOST_ERASURES), asked.after or 0
+    found = await store.erasures(context.engine.app.database, cached.name, limit=limit, above=above, below=asked.before)
+    return page(found, lambda erasure: erasure.seq, asked)
 
 
 def _one_of(filters: list[str] | None, older: list[str] | None) -> list[str] | None:
     """Return the filters under either name. Raises a `Problem` if both are given and differ."""
     if filters is not None and older is not None and filters != older:
-        raise Problem(
-            422, "invalid", "filter and key_pattern are the same parameter. Give only filter.",
-            validation_errors={"key_pattern": ["It differs from filter, which is its newer name."]},
-        )  # fmt: skip
+        text = "filter and key_pattern are the same parameter. Give only filter."
+        raise invalid(text, "key_pattern", "It differs from filter, which is its newer name.")
     return older if filters is None else filters
 
 

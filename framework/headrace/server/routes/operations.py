@@ -61,24 +61,24 @@ class Subject(Struct, frozen=True):
 async def _consumer(
     context: RouteContext, request: AnyRequest, need: Need, stream: str, consumer: str
 ) -> tuple[str, ...]:
-    cached = await context.consumer(request, stream, consumer, need)
+    cached = await context.consumer(stream, consumer, need)
     return cached.stream.name, cached.name
 
 
 async def _stream(context: RouteContext, request: AnyRequest, need: Need, stream: str) -> tuple[str, ...]:
-    return ((await context.stream(request, stream, need)).name,)
+    return ((await context.stream(stream, need)).name,)
 
 
 async def _source(context: RouteContext, request: AnyRequest, need: Need, source: str) -> tuple[str, ...]:
-    return ((await context.source(request, source)).id,)
+    return ((await context.source(source)).id,)
 
 
 async def _schedule(context: RouteContext, request: AnyRequest, need: Need, schedule: str) -> tuple[str, ...]:
-    return ((await context.schedule(request, schedule, need)).name,)
+    return ((await context.schedule(schedule, need)).name,)
 
 
 async def _of_all_streams(context: RouteContext, request: AnyRequest, need: Need, **ref: str) -> tuple[str, ...]:
-    await context.check_all_streams(request, "admin")
+    await context.check_all_streams("admin")
     return tuple(map(unmarked, ref.values()))
 
 

@@ -9,10 +9,12 @@ from litestar.params import QueryParameter
 
 from headrace.admin import MAX_LIMIT
 from headrace.admin.validation import MAX_ANSWER_BYTES
-from headrace.model.pages import Page
+from headrace.model.conditions.selections import NO_NUL
+from headrace.model.pages import Page, PageRequest
 from headrace.model.records import ConsumerInfo
 from headrace.model.settings import amount
-from headrace.server.errors import Problem
+from headrace.server.errors import invalid
+from headrace.server.routes.parameters import Limit
 from headrace.server.wire.common import Listed
 from headrace.server.wire.consumers import MAX_NAME
 
@@ -24,31 +26,51 @@ _BEFORE = "Return what comes before this place of the list: `prev` of the page a
 HIGHEST = 2**62
 NOT_NEGATIVE = {"minimum": 0}  # Litestar describes no limit of 0
 _LONGEST_PLACE = 48 + 1 + MAX_NAME  # `stream:name` of a consumer
-_NO_NUL = r"^[^\x00]*$"  # Postgres accepts none, not even in a query
 
 PAGE_SIZE = amount(MAX_ANSWER_BYTES, "bytes")
 """The size in words at which a page ends."""
 
 AfterSeq = Annotated[int | None, QueryParameter(ge=0, lt=HIGHEST, description=_AFTER, schema_extra=NOT_NEGATIVE)]
 BeforeSeq = Annotated[int | None, QueryParameter(ge=0, lt=HIGHEST, description=_BEFORE, schema_extra=NOT_NEGATIVE)]
-AfterName = Annotated[str | None, QueryParameter(max_length=_LONGEST_PLACE, pattern=_NO_NUL, description=_AFTER)]
-BeforeName = Annotated[str | None, QueryParameter(max_length=_LONGEST_PLACE, pattern=_NO_NUL, description=_BEFORE)]
-ListLimit = Annotated[int, QueryParameter(ge=1, le=MAX_LIMIT, description="Maximum number of results.")]
+AfterName = Annotated[str | None, QueryParameter(max_length=_LONGEST_PLACE, pattern=NO_NUL, description=_AFTER)]
+BeforeName = Annotated[str | None, QueryParameter(max_length=_LONGEST_PLACE, pattern=NO_NUL, description=_BEFORE)]
 
 
-def check_one_place(after: object, before: object) -> None:
-    """Raise a `Problem` if both are given."""
-    if after is not None and before is not None:
-        text = "Give either after or before, not both."
-        raise Problem(422, "invalid", text, validation_errors={"before": [text]})
+class OnePlace(PageRequest[Place], frozen=True, kw_only=True):
+    """The query parameters of a list. Raises a `Problem` if both `after` and `before` are given."""
+
+    def __post_init__(self) -> None:
+        if self.after is not None and self.before is not None:
+            raise invalid("Give either after or before, not both.", "before")
+
+
+class SeqPage(OnePlace[int], frozen=True, kw_only=True):
+    """A page of a list in the order of seqs."""
+
+    limit: Limit = 100
+    after: AfterSeq = None
+    before: BeforeSeq = None
+
+
+class NamePage(OnePlace[str], frozen=True, kw_only=True):
+    """A page of a list in the order of names."""
+
+    limit: Limit = MAX_LIMIT
+    after: AfterName = None
+    before: BeforeName = None
+
+
+class BackfillPage(NamePage, frozen=True, kw_only=True):
+    """A page of the list of backfills."""
+
+    limit: Limit = 100
 
 
 def page(
     found: Page[T],
     place: Callable[[T], Place],
+    asked: PageRequest[Any],
     *,
-    after: Place | None = None,
-    before: Place | None = None,
     show: Callable[[T], Any] = lambda item: item,
     unavailable: Sequence[str] = (),
 ) -> Listed[Any]:
@@ -56,14 +78,13 @@ def page(
 
     Args:
         place: returns the place of an item in the list.
-        after, before: of the request.
         show: converts an item to its form in the answer.
         unavailable: the databases that did not answer.
     """
     following = previous = None
     if found:
-        following = place(found[-1]) if found.more or before is not None else None
-        previous = place(found[0]) if (found.more if before is not None else after is not None) else None
+        following = place(found[-1]) if found.more or asked.before is not None else None
+        previous = place(found[0]) if (found.more if asked.before is not None else asked.after is not None) else None
     return Listed([show(item) for item in found], following, previous, list(unavailable))
 
 
@@ -72,9 +93,7 @@ def place_of(consumer: ConsumerInfo) -> str:
     return f"{consumer.stream}:{consumer.name}"
 
 
-def consumer_place(text: str | None) -> tuple[str, str] | None:
+def consumer_place(text: str) -> tuple[str, str]:
     """The stream and the name of a place in the list of all consumers."""
-    if text is None:
-        return None
     stream, _, name = text.partition(":")
     return stream, name

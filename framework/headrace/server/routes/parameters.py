@@ -12,6 +12,8 @@ from litestar import Request
 from litestar.openapi.spec import OpenAPIType, Schema
 from litestar.params import Parameter as AnyParameter
 from litestar.params import PathParameter, QueryParameter
+from msgspec import Struct
+from msgspec.structs import fields
 
 from headrace.admin import MAX_LIMIT
 from headrace.model.conditions.selections import MAX_CHOSEN, Criterion, described
@@ -112,6 +114,30 @@ Where = Annotated[
 Handler = TypeVar("Handler", bound=Callable[..., Any])
 
 
+def with_query(handler: Handler) -> Handler:
+    """Give a handler the query parameters that are the fields of its parameters that are a `Struct`, in their places."""
+    hints = get_type_hints(handler, include_extras=True)
+    kinds = {name: hint for name, hint in hints.items() if name != "return" and isinstance(hint, type)}
+    queries = {name: kind for name, kind in kinds.items() if issubclass(kind, Struct)}
+    made: list[Parameter] = []
+    for one in signature(handler).parameters.values():
+        if one.name in queries:
+            hints |= get_type_hints(query := queries[one.name], include_extras=True)
+            made += (Parameter(field.name, Parameter.KEYWORD_ONLY, default=field.default) for field in fields(query))
+        else:
+            made.append(one.replace(kind=Parameter.KEYWORD_ONLY))
+
+    @wraps(handler)
+    async def decorated(**arguments: Any) -> Any:
+        given = {
+            name: query(**{field: arguments.pop(field) for field in query.__struct_fields__})
+            for name, query in queries.items()
+        }
+        return await handler(**arguments, **given)
+
+    return _described(decorated, made, {name: hint for name, hint in hints.items() if name not in queries})  # type: ignore[no-any-return]
+
+
 def with_criteria(criteria: type) -> Callable[[Handler], Handler]:
     """Give a handler with `**criteria` a query parameter for each of them, see `headrace.model.conditions.selections`."""
     added = {one.name: _parameter(one) for one in described(criteria)}
@@ -124,11 +150,16 @@ def with_criteria(criteria: type) -> Callable[[Handler], Handler]:
         hints = get_type_hints(handler, include_extras=True)
         own = [one for one in signature(handler).parameters.values() if one.kind is not Parameter.VAR_KEYWORD]
         more = [Parameter(name, Parameter.KEYWORD_ONLY, default=None) for name in added]
-        decorated.__signature__ = Signature([*own, *more])  # type: ignore[attr-defined]
-        decorated.__annotations__ = {**{name: hint for name, hint in hints.items() if name != "criteria"}, **added}
-        return decorated  # type: ignore[return-value]
+        known = {name: hint for name, hint in hints.items() if name != "criteria"}
+        return with_query(_described(decorated, [*own, *more], {**known, **added}))  # type: ignore[no-any-return]
 
     return decorate
+
+
+def _described(handler: Any, parameters: list[Parameter], hints: dict[str, Any]) -> Any:
+    """Have a handler described by these parameters and their types."""
+    handler.__signature__, handler.__annotations__ = Signature(parameters), hints
+    return handler
 
 
 def _parameter(one: Criterion) -> Any:
@@ -139,4 +170,6 @@ def _parameter(one: Criterion) -> Any:
     if one.name == "seqs":
         return Seqs
     limits = {re.sub("[A-Z]", lambda found: f"_{found[0].lower()}", name): value for name, value in one.limits.items()}
-    return Annotated[one.type | None, QueryParameter(description=one.description, schema_extra=limits or None)]
+    return Annotated[
+        one.type | None, QueryParameter(description=one.description, schema_extra=limits or None, **one.checks)
+    ]

@@ -6,17 +6,17 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Final, Literal
 
-from litestar import get, post
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import JSONBody, QueryParameter
 from msgspec import structs
 
 from headrace.model.ack_ids import AckIds
 from headrace.model.records import PeekedMessage
+from headrace.server.access import methods
 from headrace.server.data_plane.registry import CachedConsumer
-from headrace.server.routes.context import AnyRequest, Context
-from headrace.server.routes.paging import PAGE_SIZE, AfterSeq, BeforeSeq, check_one_place
-from headrace.server.routes.parameters import ConsumerRef, Limit, Sort, StreamRef
+from headrace.server.routes.context import Context
+from headrace.server.routes.paging import PAGE_SIZE, SeqPage
+from headrace.server.routes.parameters import ConsumerRef, Sort, StreamRef, with_query
 from headrace.server.wire.common import Listed
 from headrace.server.wire.inspection import PushStatusAnswer
 from headrace.server.wire.messages import Peeked, peeked
@@ -33,36 +33,46 @@ _END = 2**63 - 1
 State = Literal["in_flight", "parked", "blocked", "next"]
 
 
-@get(
-    f"{_PATH}/messages", effect="read", summary="Peek at a consumer's messages", tags=["Consumers"],
+class PeekPage(SeqPage, frozen=True, kw_only=True):
+    """A page of a consumer's messages."""
+
+    sort: Sort = "seq_asc"
+    visible: Annotated[
+        bool | None,
+        QueryParameter(description="true returns only messages that can be received now, false only the others."),
+    ] = None
+    states: Annotated[
+        list[State] | None,
+        QueryParameter(max_items=4, description="Return only messages in these states. By default all."),
+    ] = None
+    of_each: Annotated[
+        bool, QueryParameter(description="Apply `limit` to each state, and order the messages by state.")
+    ] = False
+
+
+@methods.read(
+    f"{_PATH}/messages",
+    summary="Peek at a consumer's messages",
+    tags=["Consumers"],
     description="Returns messages that are in flight, parked, blocked or next, without leasing them: the first ones, or the last"
     f" in descending order. A page ends once its data and headers have {PAGE_SIZE}. What is next is searched in 10,000 messages"
     " of the stream.",
-)  # fmt: skip
-async def peek(
-    request: AnyRequest, context: Context, stream: StreamRef, consumer: ConsumerRef, limit: Limit = 100, sort: Sort = "seq_asc",
-    visible: Annotated[
-        bool | None, QueryParameter(description="true returns only messages that can be received now, false only the others.")
-    ] = None,
-    states: Annotated[
-        list[State] | None, QueryParameter(max_items=4, description="Return only messages in these states. By default all.")
-    ] = None,
-    of_each: Annotated[bool, QueryParameter(description="Apply `limit` to each state, and order the messages by state.")] = False,
-    after: AfterSeq = None, before: BeforeSeq = None,
-) -> Listed[Peeked]:  # fmt: skip
-    check_one_place(after, before)
-    cached = await context.consumer(request, stream, consumer, "consume")
+)
+@with_query
+async def peek(context: Context, stream: StreamRef, consumer: ConsumerRef, asked: PeekPage) -> Listed[Peeked]:
+    limit, visible, of_each = asked.limit, asked.visible, asked.of_each
+    cached = await context.consumer(stream, consumer, "consume")
     sealing = await context.engine.ack_ids()
-    back = before is not None
-    descending = sort == "seq_desc" and not of_each
+    back = asked.before is not None
+    descending = asked.sort == "seq_desc" and not of_each
     downwards = descending != back
-    place = before if back else after
+    place = asked.before if back else asked.after
     read = await context.raw_messages.peek(
         cached,
         limit=limit,
         above=0 if downwards or place is None else place,
         below=None if not downwards else _END if place is None else place,
-        states=states,
+        states=asked.states,
     )
     now = datetime.now(UTC)
     found = [message for message in read if visible is None or visible == _visible(message, now)]
@@ -77,37 +87,31 @@ async def peek(
     return Listed(
         [peeked(message, cached.stream.id, _ack_id(cached, message, sealing)) for message in found],
         last if back else end,
-        end if back else first if after is not None else None,
+        end if back else first if asked.after is not None else None,
     )
 
 
-@post(f"{_PATH}/seek", effect="change", summary="Move a consumer to a position", tags=["Consumers"], status_code=200)
-async def seek(
-    request: AnyRequest, context: Context, stream: StreamRef, consumer: ConsumerRef, data: JSONBody[Seek]
-) -> PositionAnswer:
+@methods.change(f"{_PATH}/seek", summary="Move a consumer to a position", tags=["Consumers"])
+async def seek(context: Context, stream: StreamRef, consumer: ConsumerRef, data: JSONBody[Seek]) -> PositionAnswer:
     """Moves the consumer. It reads on at the first message at or above `to`. Leases with messages above that end, and after a move
     forward all leases. A move back loses nothing that waits below `to`. Dead letters stay. With `dry_run` nothing changes, and the answer says what would: `again` messages come again,
     and `skipped` ones are passed over."""
     if data.dry_run:
-        cached = await context.consumer(request, stream, consumer, "consume")
+        cached = await context.consumer(stream, consumer, "consume")
         preview = await context.reading.seek_preview(cached.stream.name, cached.name, data.place())
         return PositionAnswer(Position(**structs.asdict(preview)))
-    cached = await context.consumer(request, stream, consumer, "admin")
+    cached = await context.consumer(stream, consumer, "admin")
     position = await context.admin.seek(cached.stream.name, cached.name, data.place())
     return PositionAnswer(Position(position=position))
 
 
-@get(f"{_PATH}/push", effect="read", summary="Read what a push consumer does", tags=["Consumers"])
-async def read_push_status(
-    request: AnyRequest, context: Context, stream: StreamRef, consumer: ConsumerRef
-) -> PushStatusAnswer:
+@methods.read(f"{_PATH}/push", summary="Read what a push consumer does", tags=["Consumers"])
+async def read_push_status(context: Context, stream: StreamRef, consumer: ConsumerRef) -> PushStatusAnswer:
     """Returns the circuit breaker, the last answers of the endpoint, and how many messages the servers that run now have sent. 422
     for a consumer that is no push consumer."""
-    cached = await context.consumer(request, stream, consumer, "consume")
+    cached = await context.consumer(stream, consumer, "consume")
     found = await context.admin.push_status(cached.stream.name, cached.name)
-    return PushStatusAnswer(
-        structs.replace(found, url=await context.visible_url(request, cached.stream.name, found.url))
-    )
+    return PushStatusAnswer(structs.replace(found, url=await context.visible_url(cached.stream.name, found.url)))
 
 
 def _visible(message: PeekedMessage, now: datetime) -> bool:

@@ -9,14 +9,8 @@ from headrace import store
 from headrace.admin.base import Base
 from headrace.admin.inspection import Searches
 from headrace.admin.journeys import Journeys
-from headrace.admin.validation import (
-    MAX_ANSWER_BYTES,
-    check_limit,
-    check_seq,
-    condition_of,
-    filters_of,
-)
-from headrace.model.conditions.selections import DeadLetterCriteria, Filter, Where
+from headrace.admin.validation import RAW_ANSWER, check_limit, condition_of
+from headrace.model.conditions.selections import DeadLetterCriteria
 from headrace.model.keys import check_key
 from headrace.model.pages import Page
 from headrace.model.records import DeadLetter, PeekedMessage, StoredMessage
@@ -28,19 +22,11 @@ from headrace.server.data_plane.registry import CachedConsumer
 class RawMessages(Base):
     """Reads messages. Data and headers are `msgspec.Raw`. Everything else is as in `Admin`."""
 
-    async def messages(
-        self, stream: str, *, filter: Filter, where: Where, start_seq: int | None, end_seq: int | None, limit: int,  # noqa: A002
-        newest: bool,
-    ) -> Page[StoredMessage]:  # fmt: skip
+    async def messages(self, stream: str, chosen: store.SeqRange, *, limit: int, newest: bool) -> Page[StoredMessage]:
         """Return messages of a stream in seq order."""
-        filters, condition = filters_of(filter), condition_of(where)
-        check_seq("start_seq", start_seq)
         check_limit(limit)
-        async with self._bounded(condition, stream) as executor:
-            return await store.messages(
-                executor, stream, filters=filters, where=condition, start_seq=start_seq, end_seq=end_seq, limit=limit,
-                newest=newest, max_bytes=MAX_ANSWER_BYTES, raw=True,
-            )  # fmt: skip
+        async with self._bounded(chosen.where, stream) as executor:
+            return await store.messages(executor, stream, chosen, limit=limit, newest=newest, contents=RAW_ANSWER)
 
     async def message(self, stream: str, key: str) -> StoredMessage | None:
         """Return the latest message of a key."""
@@ -54,7 +40,7 @@ class RawMessages(Base):
 
     async def search(self, stream: str, **options: Any) -> SearchStep:
         """Do one step of a search, with the options of `Admin.search`."""
-        return await Searches.of(self).step(stream, **options, raw=True)
+        return await Searches.of(self).step(stream, **options, contents=RAW_ANSWER)
 
     async def peek(
         self,
@@ -71,18 +57,21 @@ class RawMessages(Base):
         check_limit(limit)
         async with self._bounded(None, consumer.stream.name) as executor:
             return await store.peek(
-                executor, consumer.number, limit=limit, after=above, before=below, states=states,
-                max_bytes=MAX_ANSWER_BYTES, raw=True,
-            )  # fmt: skip
+                executor, consumer.number, limit=limit, after=above, before=below, states=states, contents=RAW_ANSWER
+            )
 
     async def dead_letters(
-        self, consumer: CachedConsumer, selection: DeadLetterCriteria, *, limit: int, above: int = 0,
+        self,
+        consumer: CachedConsumer,
+        selection: DeadLetterCriteria,
+        *,
+        limit: int,
+        above: int = 0,
         below: int | None = None,
-    ) -> Page[DeadLetter]:  # fmt: skip
+    ) -> Page[DeadLetter]:
         """Return the dead letters that match, in seq order: the first ones, or the last if `below` is given."""
         check_limit(limit)
         async with self._bounded(condition_of(selection.get("where")), consumer.stream.name) as executor:
             return await store.dead_letters(
-                executor, consumer.number, selection, above=above, below=below, limit=limit, newest=below is not None,
-                max_bytes=MAX_ANSWER_BYTES, raw=True,
-            )  # fmt: skip
+                executor, consumer.number, selection, above=above, below=below, limit=limit, contents=RAW_ANSWER
+            )

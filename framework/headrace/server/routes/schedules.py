@@ -6,18 +6,20 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
-from litestar import get
 from litestar.handlers import HTTPRouteHandler
+from msgspec.structs import asdict
 
 from headrace import store
-from headrace.admin import MAX_LIMIT
 from headrace.admin.validation import MAX_ANSWER_BYTES
 from headrace.model.errors import UnknownSchedule
-from headrace.model.pages import Page
+from headrace.model.pages import Page, PageRequest
 from headrace.model.schedules import ScheduleInfo
+from headrace.server.access import methods
+from headrace.server.engine import Engine
 from headrace.server.merging import merged_page
-from headrace.server.routes.context import AnyRequest, Context
-from headrace.server.routes.paging import PAGE_SIZE, AfterName, BeforeName, ListLimit, check_one_place, page
+from headrace.server.routes.context import Context
+from headrace.server.routes.paging import PAGE_SIZE, NamePage, page
+from headrace.server.routes.parameters import with_query
 from headrace.server.wire.common import Listed
 
 _TAGS = ["Schedules"]
@@ -37,21 +39,17 @@ def _ref(info: ScheduleInfo) -> str:
     return f"{info.stream}:{info.name}"
 
 
-def _place_in(text: str | None) -> Place | None:
+def _place_in(text: str) -> Place:
     """The place that a request names, `stream:name` or the name alone, which comes after those of all streams."""
-    if text is None:
-        return None
     stream, colon, name = text.rpartition(":")
     return name, stream if colon else _LAST
 
 
-async def _page_of(
-    database: store.Database, limit: int, after: Place | None, before: Place | None
-) -> Page[ScheduleInfo]:
+async def _page_of(engine: Engine, asked: PageRequest[Place]) -> Page[ScheduleInfo]:
     """Read a page of a database. Its list is sorted by name, so the schedule of the place's name may belong to it, too."""
-    found = await store.schedules(
-        database, limit=limit, after=after and after[0], before=before and before[0], max_bytes=MAX_ANSWER_BYTES
-    )
+    database, after, before = engine.app.database, asked.after, asked.before
+    names = asked.at(lambda place: place[0])
+    found = await store.schedules(database, **asdict(names), max_bytes=MAX_ANSWER_BYTES)
     place = after or before
     if place is None or place[1] == _LAST:
         return found
@@ -64,41 +62,22 @@ async def _page_of(
     return found
 
 
-@get(
+@methods.read(
     "/schedules",
-    effect="read",
     summary="List schedules",
     tags=_TAGS,
     description=f"Returns the schedules of all databases by name. A page ends once its settings have {PAGE_SIZE}.",
 )
-async def list_schedules(
-    request: AnyRequest,
-    context: Context,
-    limit: ListLimit = MAX_LIMIT,
-    after: AfterName = None,
-    before: BeforeName = None,
-) -> Listed[ScheduleInfo]:
-    await context.check_all_streams(request, "consume")
-    check_one_place(after, before)
-
+@with_query
+async def list_schedules(context: Context, asked: NamePage) -> Listed[ScheduleInfo]:
+    await context.check_all_streams("consume")
+    places = asked.at(_place_in)
     found, away = await merged_page(
-        context.engine,
-        lambda one, after, before: _page_of(one.app.database, limit, after, before),
-        kind="stream",
-        name=lambda info: info.stream,
-        place=_place,
-        limit=limit,
-        after=_place_in(after),
-        before=_place_in(before),
+        context.engine, _page_of, places, kind="stream", name=lambda info: info.stream, place=_place
     )
     further = context.engine.further
-    return page(
-        found,
-        _ref if further is not None and further.exist else lambda info: info.name,
-        after=after,
-        before=before,
-        unavailable=away,
-    )
+    name = _ref if further is not None and further.exist else lambda info: info.name
+    return page(found, name, asked, unavailable=away)
 
 
 ROUTES: Final[Sequence[HTTPRouteHandler]] = (list_schedules,)

@@ -5,23 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Final
 
-from litestar import delete, get, post, route
-from litestar.enums import HttpMethod
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import JSONBody, QueryParameter
+from msgspec.structs import asdict
 
 from headrace import store
-from headrace.admin import MAX_LIMIT
 from headrace.admin import streams as administration
 from headrace.admin.validation import already_exists
-from headrace.model.pages import Page
+from headrace.model.pages import Page, PageRequest
 from headrace.model.records import StreamInfo
+from headrace.server.access import methods
 from headrace.server.claims import claimed
 from headrace.server.engine import Engine
 from headrace.server.merging import merged_page
-from headrace.server.routes.context import AnyRequest, Context, located
-from headrace.server.routes.paging import AfterName, BeforeName, ListLimit, check_one_place, page
-from headrace.server.routes.parameters import StreamRef
+from headrace.server.routes.context import Context, located
+from headrace.server.routes.paging import NamePage, page
+from headrace.server.routes.parameters import StreamRef, with_query
 from headrace.server.wire.common import Deleted, Listed
 from headrace.server.wire.streams import NewStream, Stream, StreamSettings, changes
 
@@ -30,10 +29,10 @@ def _name(info: StreamInfo) -> str:
     return info.name
 
 
-@post("/streams", effect="change", summary="Create a stream", tags=["Streams"])
-async def create_stream(request: AnyRequest, context: Context, data: JSONBody[NewStream]) -> Stream:
+@methods.create("/streams", summary="Create a stream", tags=["Streams"])
+async def create_stream(context: Context, data: JSONBody[NewStream]) -> Stream:
     """Creates a stream, in a further database if one is named. 409 if a stream of this name exists in any database."""
-    await context.check_stream(request, data.name, "admin")
+    await context.check_stream(data.name, "admin")
     engine, database, spec = context.engine, data.database, data.spec()
     target = engine if database is None or engine.further is None else await engine.further.engine(database)
     async with claimed(target, "stream", spec.name):
@@ -43,55 +42,37 @@ async def create_stream(request: AnyRequest, context: Context, data: JSONBody[Ne
     return Stream.of(located(target, await context.admin_of(target).stream(spec.name)))
 
 
-@get("/streams", effect="read", summary="List streams", tags=["Streams"])
-async def list_streams(
-    request: AnyRequest,
-    context: Context,
-    limit: ListLimit = MAX_LIMIT,
-    after: AfterName = None,
-    before: BeforeName = None,
-) -> Listed[Stream]:
+@methods.read("/streams", summary="List streams", tags=["Streams"])
+@with_query
+async def list_streams(context: Context, asked: NamePage) -> Listed[Stream]:
     """Returns streams by name."""
-    await context.check_all_streams(request, "consume")
-    check_one_place(after, before)
+    await context.check_all_streams("consume")
 
-    async def read(one: Engine, after: str | None, before: str | None) -> Page[StreamInfo]:
-        found = await store.streams(one.app.database, limit=limit, after=after, before=before)
+    async def read(one: Engine, asked: PageRequest[str]) -> Page[StreamInfo]:
+        found = await store.streams(one.app.database, **asdict(asked))
         return Page((located(one, info) for info in found), more=found.more)
 
-    found, away = await merged_page(
-        context.engine, read, kind="stream", name=_name, place=_name, limit=limit, after=after, before=before
-    )
-    return page(found, _name, after=after, before=before, show=Stream.of, unavailable=away)
+    found, away = await merged_page(context.engine, read, asked, kind="stream", name=_name, place=_name)
+    return page(found, _name, asked, show=Stream.of, unavailable=away)
 
 
-@get("/streams/{stream:str}", effect="read", summary="Read a stream", tags=["Streams"])
-async def read_stream(request: AnyRequest, context: Context, stream: StreamRef) -> Stream:
+@methods.read("/streams/{stream:str}", summary="Read a stream", tags=["Streams"])
+async def read_stream(context: Context, stream: StreamRef) -> Stream:
     """Returns the stream's settings and its size."""
-    cached = await context.stream(request, stream, "consume")
+    cached = await context.stream(stream, "consume")
     return Stream.of(context.located(await context.admin.stream(cached.name)))
 
 
-@route(
-    "/streams/{stream:str}",
-    http_method=[HttpMethod.PATCH, HttpMethod.PUT],
-    effect="change",
-    summary="Change a stream",
-    tags=["Streams"],
-    status_code=200,
-)
-async def edit_stream(
-    request: AnyRequest, context: Context, stream: StreamRef, data: JSONBody[StreamSettings]
-) -> Stream:
+@methods.edit("/streams/{stream:str}", summary="Change a stream", tags=["Streams"])
+async def edit_stream(context: Context, stream: StreamRef, data: JSONBody[StreamSettings]) -> Stream:
     """Changes settings of a stream. Settings that are left out stay, also with PUT."""
-    cached = await context.stream(request, stream, "admin")
+    cached = await context.stream(stream, "admin")
     await context.admin.edit_stream(cached.name, **changes(data, await context.admin.stream(cached.name)))
     return Stream.of(context.located(await context.admin.stream(cached.name)))
 
 
-@delete("/streams/{stream:str}", effect="change", summary="Delete a stream", tags=["Streams"], status_code=200)
+@methods.remove("/streams/{stream:str}", summary="Delete a stream", tags=["Streams"])
 async def delete_stream(
-    request: AnyRequest,
     context: Context,
     stream: StreamRef,
     force: Annotated[
@@ -104,7 +85,7 @@ async def delete_stream(
 ) -> Deleted:
     """Deletes the stream with its messages and consumers. The leases of its consumers end, so that late
     acks are stale. 409 if a source fills it."""
-    cached = await context.stream(request, stream, "admin")
+    cached = await context.stream(stream, "admin")
     await administration.delete_stream(context.admin, cached.name, force=force is True, end_leases=force is not False)
     if context.engine.names is not None:
         await context.engine.names.forget("stream", cached.name)

@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Annotated, Final, TypeVar
 
-from litestar import get, post
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import JSONBody
 from msgspec import Meta, Struct
+from msgspec.structs import asdict
 
 from headrace import store
-from headrace.admin import MAX_LIMIT
 from headrace.admin.validation import MAX_ANSWER_BYTES
 from headrace.model.errors import ConfigurationError, InvalidInput, public_text
 from headrace.model.tokens import MOST_SCOPES, NAME, SCOPE, NewToken, TokenInfo, check_lifetime, check_name, parse_all
-from headrace.server.errors import Problem
-from headrace.server.routes.context import AnyRequest, Context
-from headrace.server.routes.paging import PAGE_SIZE, AfterName, BeforeName, ListLimit, check_one_place, page
+from headrace.server.access import methods
+from headrace.server.errors import invalid
+from headrace.server.routes.context import Context
+from headrace.server.routes.paging import PAGE_SIZE, NamePage, page
+from headrace.server.routes.parameters import with_query
 from headrace.server.wire.common import Listed
 
 T = TypeVar("T")
@@ -61,45 +62,35 @@ class TokenRequest(Struct, kw_only=True, forbid_unknown_fields=True):
         )
 
 
-@post("/tokens", effect="change", summary="Create a token", tags=["Tokens"])
-async def create_token(request: AnyRequest, context: Context, data: JSONBody[TokenRequest]) -> NewToken:
+@methods.create("/tokens", summary="Create a token", tags=["Tokens"])
+async def create_token(context: Context, data: JSONBody[TokenRequest]) -> NewToken:
     """Creates a token. Only this answer contains it. Once a token has been created, every
     call needs one. 409 if the name is taken."""
-    await context.check_all_streams(request, "admin")
+    await context.check_all_streams("admin")
     name, scopes, lifetime = data.checked()
     created = await context.admin.create_token(name, scopes, expires_in=lifetime)
     context.access.changed(created.id)
     return created
 
 
-@get(
+@methods.read(
     "/tokens",
-    effect="read",
     summary="List tokens",
     tags=["Tokens"],
     description=f"Returns tokens by name, without their secrets, including expired and revoked ones. A page ends once its scopes have {PAGE_SIZE}.",
 )
-async def list_tokens(
-    request: AnyRequest,
-    context: Context,
-    limit: ListLimit = MAX_LIMIT,
-    after: AfterName = None,
-    before: BeforeName = None,
-) -> Listed[TokenInfo]:
-    await context.check_all_streams(request, "admin")
-    check_one_place(after, before)
-    found = await store.tokens(
-        context.engine.app.database, limit=limit, after=after, before=before, max_bytes=MAX_ANSWER_BYTES
-    )
-    return page(found, lambda token: token.name, after=after, before=before)
+@with_query
+async def list_tokens(context: Context, asked: NamePage) -> Listed[TokenInfo]:
+    await context.check_all_streams("admin")
+    found = await store.tokens(context.engine.app.database, **asdict(asked), max_bytes=MAX_ANSWER_BYTES)
+    return page(found, lambda token: token.name, asked)
 
 
 def _field(field: str, check: Callable[[Value], T], value: Value) -> T:
     try:
         return check(value)
     except (InvalidInput, ConfigurationError) as error:
-        text = public_text(error)
-        raise Problem(422, "invalid", text, validation_errors={field: [text]}) from error
+        raise invalid(public_text(error), field) from error
 
 
 ROUTES: Final[Sequence[HTTPRouteHandler]] = (

@@ -67,10 +67,8 @@ def plain_head(
     endpoint = find_endpoint(method, text)
     if endpoint is None:
         return None
-    scope = {
-        "type": "http", "http_version": "1.1", "method": method, "path": text, "raw_path": path, "query_string": query,
-        "headers": headers,
-    }  # fmt: skip
+    paths = {"path": text, "raw_path": path, "query_string": query}
+    scope = {"type": "http", "http_version": "1.1", "method": method, **paths, "headers": headers}
     return Head(endpoint, scope)
 
 
@@ -83,10 +81,15 @@ class Exchange:
         connection: the connection that it came from.
         body: the body as far as it has arrived.
         keep_alive: whether the connection goes on after the response.
+
+    Attributes:
+        began: when its answer began, for those without a task.
     """
 
+    began: float
+
     __slots__ = (
-        "_connection", "_gone", "_scope", "body", "disconnected", "head", "keep_alive", "more_body", "response_complete",
+        "_connection", "_gone", "_scope", "began", "body", "disconnected", "head", "keep_alive", "more_body", "response_complete",
     )  # fmt: skip
 
     def __init__(
@@ -107,9 +110,8 @@ class Exchange:
         """What the application needs of the scope of ASGI."""
         if self._scope is None:
             connection = self._connection
-            self._scope = {
-                **self.head.scope, "scheme": connection.scheme, "server": connection.server, "client": connection.client,
-            }  # fmt: skip
+            ends = {"scheme": connection.scheme, "server": connection.server, "client": connection.client}
+            self._scope = {**self.head.scope, **ends}
         return self._scope
 
     @property
@@ -203,6 +205,5 @@ def _head(default_headers: list[tuple[bytes, bytes]], status: int, headers: tupl
     """The head of a response up to its length."""
     if status == 200 and not headers:
         return _usual_head(tuple(default_headers), status)
-    return b"".join((
-        STATUS_LINE[status], *(b"%b: %b\r\n" % header for header in (*default_headers, *headers)), _JSON,
-    ))  # fmt: skip
+    lines = (b"%b: %b\r\n" % header for header in (*default_headers, *headers))
+    return b"".join((STATUS_LINE[status], *lines, _JSON))

@@ -142,9 +142,12 @@ class Listener:
     """
 
     def __init__(
-        self, application: Application, limits: Limits, tls: ssl.SSLContext | None = None,
+        self,
+        application: Application,
+        limits: Limits,
+        tls: ssl.SSLContext | None = None,
         find_endpoint: FindEndpoint = lambda method, path: None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._options = limits.options
         self._protocol = connection_class(limits, self._on_connection_closed, find_endpoint)
         self._tls = tls
@@ -157,9 +160,17 @@ class Listener:
         uvicorn_logger.setLevel(logging.ERROR)
         uvicorn_logger.addFilter(_is_not_cancellation)
         self._config = Config(
-            application, http=self._protocol, ws="none", lifespan="off", interface="asgi3", log_config=None, access_log=False,
-            proxy_headers=False, server_header=False, timeout_keep_alive=self._options.idle_timeout,  # type: ignore[arg-type]
-        )  # fmt: skip
+            application,
+            http=self._protocol,
+            ws="none",
+            lifespan="off",
+            interface="asgi3",
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            timeout_keep_alive=self._options.idle_timeout,  # type: ignore[arg-type]
+        )
         self._config.load()
 
     @property
@@ -176,8 +187,12 @@ class Listener:
             listen(one)
             server = await loop.create_server(
                 lambda: self._protocol(self._config, self._state, {}, loop),
-                sock=one, ssl=self._tls, backlog=BACKLOG, ssl_handshake_timeout=tls_timeout, ssl_shutdown_timeout=tls_timeout,
-            )  # fmt: skip
+                sock=one,
+                ssl=self._tls,
+                backlog=BACKLOG,
+                ssl_handshake_timeout=tls_timeout,
+                ssl_shutdown_timeout=tls_timeout,
+            )
             self._servers.append(server)
 
     async def run(self) -> None:

@@ -41,9 +41,12 @@ class Connection(HttpToolsProtocol):
     known_heads: KnownHeads
 
     def __init__(
-        self, config: Config, server_state: ServerState, app_state: dict[str, Any],
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
         _loop: asyncio.AbstractEventLoop | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(config, server_state, app_state, _loop)
         self._options = self.limits.options
         self._in_head = False

@@ -11,14 +11,15 @@ from headrace.server.http import PROTECTION
 def last_response(problem: Problem) -> bytes:
     """Return the response to what is refused. It ends the connection."""
     response = error_response(problem)
-    return b"".join((
+    lines = (
         STATUS_LINE[response.status],
         b"content-type: application/json\r\nconnection: close\r\n",
         b"content-length: %d\r\n" % len(response.body),
         *(b"%b: %b\r\n" % header for header in (*PROTECTION, *response.headers)),
         b"\r\n",
         response.body,
-    ))  # fmt: skip
+    )
+    return b"".join(lines)
 
 
 def malformed(reason: str) -> Problem:
@@ -97,18 +98,21 @@ def too_many_managed(limit: int) -> Problem:
 def too_many_of_token(name: str, limit: int) -> Problem:
     """A request of a token that has as many under way as it may have."""
     return Problem(
-        429, "too_many_requests_of_token",
+        429,
+        "too_many_requests_of_token",
         f"{limit:,} requests with the token {name!r} are under way, which is the limit of one token. Wait for some of the answers.",
         headers={"retry-after": RETRY_AFTER},
-    )  # fmt: skip
+    )
 
 
 def too_many_bytes() -> Problem:
     """A body for which the server, or its share for strangers, has no room."""
     return Problem(
-        503, "too_much_under_way", "The request bodies in progress have reached the server's limit of memory. Try again in a moment.",
+        503,
+        "too_much_under_way",
+        "The request bodies in progress have reached the server's limit of memory. Try again in a moment.",
         headers={"retry-after": RETRY_AFTER},
-    )  # fmt: skip
+    )
 
 
 def too_many_bytes_of_token(name: str, limit: int) -> Problem:

@@ -59,12 +59,18 @@ class PostgresSource(Struct, kw_only=True):
         shared = info.settings.get("shared_slot")
         own = (info.name, info.id) if shared is None else (shared, capture.shared_slot_id or "")
         slot = info.settings.get("slot") or slot_name(*own)
+        same = {name: getattr(info, name) for name in ("id", "name", "kind", "stream", "stream_id", "updated_at")}
         return cls(
-            id=info.id, name=info.name, kind=info.kind, stream=info.stream, stream_id=info.stream_id, replication_slot=slot,
-            state=capture.state, reason=capture.reason, mend=capture.mend,
-            capture=capture, inserted_at=info.created_at, updated_at=info.updated_at, info=info,
+            replication_slot=slot,
+            state=capture.state,
+            reason=capture.reason,
+            mend=capture.mend,
+            capture=capture,
+            inserted_at=info.created_at,
+            info=info,
+            **same,
             **PostgresSpec.shown(info.settings),
-        )  # fmt: skip
+        )
 
 
 class DeletedSource(Struct, kw_only=True):

@@ -51,10 +51,8 @@ class MessageJourney(Struct, kw_only=True):
         if journey.message is not None:
             trace = None if journey.trace is None else _linked(journey.trace, trace_url)
             message = TracedMessage(**structs.asdict(Message.of(journey.message, stream_id)), trace=trace)
-        return cls(
-            seq=journey.seq, message=message, gone=journey.gone, erased=journey.erased, consumers=journey.consumers,
-            next=journey.next,
-        )  # fmt: skip
+        rest = {name: getattr(journey, name) for name in ("seq", "gone", "erased", "consumers", "next")}
+        return cls(message=message, **rest)
 
 
 def _linked(trace: Trace, trace_url: str | None) -> LinkedTrace:
@@ -82,10 +80,10 @@ class SearchAnswer(Struct, kw_only=True):
     @classmethod
     def of(cls, step: SearchStep, stream_id: str) -> SearchAnswer:
         """Convert a step whose messages are undecoded."""
+        messages = [Message.of(message, stream_id) for message in step.messages]
         return cls(
-            data=[Message.of(message, stream_id) for message in step.messages], examined=step.examined,
-            position=step.position, more=step.more, remaining=step.remaining,
-        )  # fmt: skip
+            data=messages, examined=step.examined, position=step.position, more=step.more, remaining=step.remaining
+        )
 
 
 class PushStatusAnswer(Struct):

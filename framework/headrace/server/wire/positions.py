@@ -7,7 +7,7 @@ from typing import Annotated
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from headrace.server.errors import Problem
+from headrace.server.errors import invalid
 
 
 class Seek(Struct, kw_only=True, forbid_unknown_fields=True):
@@ -27,12 +27,8 @@ class Seek(Struct, kw_only=True, forbid_unknown_fields=True):
         try:
             return int(self.to) if self.to.isdecimal() and len(self.to) < 20 else datetime.fromisoformat(self.to)
         except ValueError:
-            raise Problem(
-                422,
-                "invalid",
-                f"Can't seek to {self.to!r}: give a seq, a time such as '2030-01-31T12:00:00Z', 'start' or 'end'.",
-                validation_errors={"to": ["a seq, a time in ISO 8601, 'start' or 'end'"]},
-            ) from None
+            text = f"Can't seek to {self.to!r}: give a seq, a time such as '2030-01-31T12:00:00Z', 'start' or 'end'."
+            raise invalid(text, "to", "a seq, a time in ISO 8601, 'start' or 'end'") from None
 
 
 class Position(Struct, kw_only=True, rename={"before": "from", "after": "to"}):

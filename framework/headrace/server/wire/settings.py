@@ -16,7 +16,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from headrace.model.durations import seconds
 from headrace.model.settings import OlderName, Setting, settings_of
 from headrace.model.specs import Backoff
-from headrace.server.errors import Problem
+from headrace.server.errors import Problem, invalid
 from headrace.server.wire.common import milliseconds
 
 T = TypeVar("T", bound=Struct)
@@ -106,7 +106,7 @@ def renamed(spec: type[Struct], sent: Mapping[str, Any]) -> dict[str, Any]:
 
 def invalid_field(field: str, sentence: str) -> Problem:
     """Return the error for an invalid field of a request."""
-    return Problem(422, "invalid", f"{field} can't be so: {sentence}.", validation_errors={field: [f"{sentence}."]})
+    return invalid(f"{field} can't be so: {sentence}.", field, f"{sentence}.")
 
 
 def _seconds(sent: Any) -> Any:
@@ -141,12 +141,16 @@ def _older_text(older: OlderName) -> str:
 
 
 def _completed(
-    cls: type[T], spec: type[Struct], omit: Collection[str], before: str | None, field: Callable[..., Any],
+    cls: type[T],
+    spec: type[Struct],
+    omit: Collection[str],
+    before: str | None,
+    field: Callable[..., Any],
     older: Callable[..., Any],
-) -> type[T]:  # fmt: skip
+) -> type[T]:
     hints = get_type_hints(cls, include_extras=True)
-    own = {one.name: (one.name, hints[one.name], one.default) for one in msgspec.structs.fields(cls)
-           if one.name in cls.__annotations__}  # fmt: skip
+    known = [one for one in msgspec.structs.fields(cls) if one.name in cls.__annotations__]
+    own = {one.name: (one.name, hints[one.name], one.default) for one in known}
     fields: list[Any] = [field(setting, name, hints.get(name)) for setting, name in _names(spec, omit)]
     fields += [older(setting, name) for setting, name in _older_names(spec, omit)]
     names = {one[0] for one in fields}

@@ -9,7 +9,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from headrace.model.settings import settings_of
 from headrace.model.sources import NAME, SourceInfo
-from headrace.server.errors import Problem
+from headrace.server.errors import Problem, invalid
 from headrace.server.wire.captures import CaptureSettings, PostgresSource
 from headrace.server.wire.common import given
 from headrace.server.wire.settings import answer, described, request
@@ -61,18 +61,14 @@ class SourceSettings(CaptureSettings, kw_only=True, forbid_unknown_fields=True):
         known = _CAPTURES | {"key"} if kind == "postgres" else _ALL - _CAPTURES
         strangers = (found.keys() & _ALL) - known
         if strangers:
-            name = min(strangers)
-            raise Problem(
-                422, "invalid", f"A {kind} source has no {name!r}: leave it out.",
-                validation_errors={name: [f"A {kind} source has none."] for name in sorted(strangers)},
-            )  # fmt: skip
+            text = f"A {kind} source has no {min(strangers)!r}: leave it out."
+            errors = {name: [f"A {kind} source has none."] for name in sorted(strangers)}
+            raise Problem(422, "invalid", text, validation_errors=errors)
         found = {name: value for name, value in found.items() if name in known}
         if kind != "webhook":
             return found
         if found.get("key", "") is None:
-            raise Problem(
-                422, "invalid", "The `key` of a webhook source can't be null.", validation_errors={"key": ["null"]}
-            )
+            raise invalid("The `key` of a webhook source can't be null.", "key", "null")
         return _secrets(found)
 
 
@@ -84,10 +80,7 @@ def _secrets(found: dict[str, Any]) -> dict[str, Any]:
     """Return a webhook's settings with its secrets as a list. Raises a `Problem` if both
     `secret` and `secrets` are given."""
     if "secret" in found and "secrets" in found:
-        raise Problem(
-            422, "invalid", "Give one `secret`, or several `secrets`, and not both.",
-            validation_errors={"secrets": ["given beside secret"]},
-        )  # fmt: skip
+        raise invalid("Give one `secret`, or several `secrets`, and not both.", "secrets", "given beside secret")
     if "secret" in found:
         secret = found.pop("secret")
         found["secrets"] = [] if secret is None else [secret]

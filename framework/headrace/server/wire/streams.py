@@ -13,7 +13,7 @@ from headrace.admin.validation import changed
 from headrace.model.records import StreamInfo
 from headrace.model.sources import NAME
 from headrace.model.specs import StreamSpec
-from headrace.server.errors import Problem
+from headrace.server.errors import invalid
 from headrace.server.wire.common import ACCOUNT_ID, AccountId, given
 from headrace.server.wire.settings import answer, described, renamed, request, values
 
@@ -48,12 +48,8 @@ def changes(settings: StreamSettings, before: StreamInfo) -> dict[str, Any]:
     name = before.name
     found = _renamed(settings, one_message_per_key=before.one_message_per_key)
     if found.pop("name", name) != name:
-        raise Problem(
-            422,
-            "invalid",
-            f"The name of the stream {name!r} can't be changed: make another stream, and republish to it.",
-            validation_errors={"name": ["it can't be changed"]},
-        )
+        text = f"The name of the stream {name!r} can't be changed: make another stream, and republish to it."
+        raise invalid(text, "name", "it can't be changed")
     return found
 
 

@@ -29,16 +29,16 @@ async def blocked_keys(
     limit: int = 100,
     above: int = 0,
     below: int | None = None,
-    newest: bool = False,
     max_bytes: int | None = None,
 ) -> Page[BlockedKey]:
     """The keys that dead letters block, in the order of the dead letters' seq, at most `limit`.
 
     Args:
-        above, below: only those whose dead letter has a larger or a smaller seq.
-        newest: the last `limit` of them instead of the first.
+        above: only those whose dead letter has a larger seq.
+        below: only those whose dead letter has a smaller seq, and the last `limit` of them instead of the first.
         max_bytes: return no more keys once those found and their errors have this size.
     """
+    newest = below is not None
     arguments = (consumer, limit, above, below, newest, max_bytes)
     rows = await executor.fetch("select * from headrace_internal.blocked_key_page($1, $2, $3, $4, $5, $6)", *arguments)
     return await page_of(

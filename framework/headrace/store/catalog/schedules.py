@@ -91,13 +91,17 @@ async def run_schedule(
         StreamFull, InvalidInput: nothing was published, and the schedule stays where it is.
     """
     known = {
-        "name": spec.name, "digest": digest, "next_at": seen.next_at, "requested_at": seen.requested_at,
-        "due_at": run.due_at, "next_due": run.then,
-    }  # fmt: skip
+        "name": spec.name,
+        "digest": digest,
+        "next_at": seen.next_at,
+        "requested_at": seen.requested_at,
+        "due_at": run.due_at,
+        "next_due": run.then,
+    }
+    arguments = (spec.stream, msgspec.json.encode(known).decode(), run.keys, run.data, run.headers, now)
     count: int | None = await executor.fetchval(
-        "select headrace_internal.run_schedule($1, $2, $3, $4, $5, coalesce($6, clock_timestamp()))",
-        spec.stream, msgspec.json.encode(known).decode(), run.keys, run.data, run.headers, now,
-    )  # fmt: skip
+        "select headrace_internal.run_schedule($1, $2, $3, $4, $5, coalesce($6, clock_timestamp()))", *arguments
+    )
     return count
 
 

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import msgspec
 
-from headrace.model.conditions.selections import DeadLetterCriteria, Filter, described
-from headrace.model.errors import InvalidInput
+from headrace.model.conditions.selections import DeadLetterCriteria, Filter, check_criteria
 from headrace.model.pages import Page
 from headrace.model.records import DeadLetter, DeadLetterGroup, GroupedBy
 from headrace.store.database.database import Executor
 from headrace.store.database.pages import page_of
-from headrace.store.messages.peek import CONTENT, encoded, read
+from headrace.store.messages.peek import CONTENT, DECODED, Contents, encoded, read
 
 ALL: DeadLetterCriteria = {}
 """All dead letters of a consumer."""
@@ -23,12 +21,7 @@ def chosen(criteria: DeadLetterCriteria) -> tuple[str | None, Filter, str | None
     """Return criteria, as `headrace.admin.validation` has parsed them, as the functions of the schema take them: p_choice,
     p_filters and p_where. Raises `InvalidInput`.
     """
-    known = [one.name for one in described(DeadLetterCriteria)]
-    for name in criteria.keys() - known:  # it would be ignored, and more be selected
-        raise InvalidInput(
-            f"There is no criterion {name!r}. Dead letters are selected by {', '.join(known)}.", field=name
-        )
-    given: dict[str, Any] = {name: value for name, value in criteria.items() if value is not None}
+    given = check_criteria(DeadLetterCriteria, criteria)
     filters, where = given.pop("filter", None), given.pop("where", None)
     if "seqs" in given:
         given["seqs"] = list(given["seqs"])
@@ -43,19 +36,16 @@ async def dead_letters(
     above: int = 0,
     below: int | None = None,
     limit: int = 100,
-    newest: bool = False,
-    max_bytes: int | None = None,
-    raw: bool = False,
+    contents: Contents = DECODED,
 ) -> Page[DeadLetter]:
-    """Dead letters that match, with a seq above `above`, in the order of seq, at most `limit`. `raw` as for
-    `messages`.
+    """Dead letters that match, with a seq above `above`, in the order of seq, at most `limit`.
 
     Args:
-        below: only those with a smaller seq.
-        newest: the last `limit` of them instead of the first.
-        max_bytes: as for `messages`. Errors and tracebacks count, too.
+        below: only those with a smaller seq, and the last `limit` of them instead of the first.
+        contents: errors and tracebacks count for `max_bytes`, too.
     """
-    arguments = (consumer, *chosen(selection), above, limit, below, newest, max_bytes)
+    newest = below is not None
+    arguments = (consumer, *chosen(selection), above, limit, below, newest, contents.max_bytes)
     rows = await executor.fetch(
         """select seq, key, data, headers, created_at, attempts, reason, error, error_type, traceback, blocks, died_at
            from headrace_internal.dead_letter_page($1, $2, $3, $4, $5, $6, $7, $8, $9)""",
@@ -63,9 +53,9 @@ async def dead_letters(
     )
     return await page_of(
         rows,
-        lambda row: DeadLetter(**read(row, raw)),
+        lambda row: DeadLetter(**read(row, contents.raw)),
         limit=limit,
-        max_bytes=max_bytes,
+        max_bytes=contents.max_bytes,
         sized=(*CONTENT, "error", "traceback"),
         backwards=newest,
     )

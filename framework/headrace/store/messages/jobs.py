@@ -29,28 +29,31 @@ class ClaimedJob(msgspec.Struct, frozen=True, kw_only=True):
     consumer: str
 
 
+class NewJob(msgspec.Struct, frozen=True):
+    """A job to be created.
+
+    Attributes:
+        selection: the dead letters.
+        total: how many match, if that is known.
+        by: the name of the caller. None for the database role.
+    """
+
+    kind: JobKind
+    selection: DeadLetterCriteria
+    total: int | None = None
+    by: str | None = None
+
+
 async def create_job(
-    executor: Executor,
-    stream: str,
-    consumer: str,
-    kind: JobKind,
-    selection: DeadLetterCriteria,
-    *,
-    total: int | None,
-    by: str | None,
-    now: datetime | None = None,
+    executor: Executor, stream: str, consumer: str, job: NewJob, *, now: datetime | None = None
 ) -> UUID:
     """Create a job. Returns its id.
-
-    Args:
-        total: how many dead letters match, if that is known.
-        by: who asks for it. None for the database role.
 
     Raises:
         UnknownConsumer.
         InUse: as many jobs as may be are waiting or running.
     """
-    arguments = (stream, consumer, kind, *chosen(selection), total, by, now)
+    arguments = (stream, consumer, job.kind, *chosen(job.selection), job.total, job.by, now)
     found: UUID = await executor.fetchval(
         "select headrace_internal.create_job($1, $2, $3, $4, $5, $6, $7, $8, coalesce($9, clock_timestamp()))",
         *arguments,

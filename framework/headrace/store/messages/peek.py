@@ -18,6 +18,32 @@ from headrace.store.database.database import Executor
 from headrace.store.database.pages import page_of, text_size
 
 
+class Contents(msgspec.Struct, frozen=True, kw_only=True):
+    """How the data and headers of messages are read.
+
+    Attributes:
+        max_bytes: return no more messages once the data and headers of those found have this size, as text.
+        raw: return data and headers as `msgspec.Raw`, exactly as published. Python's numbers can't
+            represent all of JSON's.
+    """
+
+    max_bytes: int | None = None
+    raw: bool = False
+
+
+DECODED = Contents()
+"""As Python objects, without a limit."""
+
+
+class SeqRange(msgspec.Struct, frozen=True, kw_only=True):
+    """Messages of a stream that match everything that is given. Seqs are inclusive at both ends."""
+
+    filters: Sequence[str] | None = None
+    where: Condition | None = None
+    start_seq: int | None = None
+    end_seq: int | None = None
+
+
 async def peek(
     executor: Executor,
     consumer: int,
@@ -26,28 +52,27 @@ async def peek(
     after: int = 0,
     before: int | None = None,
     states: Sequence[str] | None = None,
-    max_bytes: int | None = None,
-    raw: bool = False,
+    contents: Contents = DECODED,
 ) -> Page[PeekedMessage]:
     """The current messages of a consumer: at most `limit` each that are in flight, parked, blocked, or next, in this
     order and in the order of seq. They are the first of each state, or the last if `before` is given.
 
-    The page says that there are more only if `max_bytes` has cut it. Then it has all messages of each state up to its
+    The page says that there are more only if `contents.max_bytes` has cut it. Then it has all messages of each state up to its
     largest seq, or from its smallest seq on if `before` is given, as far as `limit` allows.
 
-    Next messages are searched among the 10,000 messages above the position. `raw` as for `messages`.
+    Next messages are searched among the 10,000 messages above the position.
 
     Args:
         after, before: only messages with a larger or a smaller seq.
         states: only messages in these states.
-        max_bytes: as for `messages`. The messages of all states count, in the order in which they are read.
+        contents: the messages of all states count for `max_bytes`, in the order in which they are read.
     """
-    arguments = (consumer, limit, after, max_bytes, before, states)
+    arguments = (consumer, limit, after, contents.max_bytes, before, states)
     rows = await executor.fetch(
         "select * from headrace_internal.peek_page($1, $2, p_after => $3, p_bytes => $4, p_before => $5, p_states => $6)",
         *arguments,
     )
-    page = await page_of(rows, lambda row: _peeked(row, raw), max_bytes=max_bytes, sized=CONTENT)
+    page = await page_of(rows, lambda row: _peeked(row, contents.raw), max_bytes=contents.max_bytes, sized=CONTENT)
     page.sort(key=lambda message: (PEEK_STATES.index(message.state), message.seq))
     return page
 
@@ -59,41 +84,28 @@ def _peeked(row: Any, raw: bool) -> PeekedMessage:
 async def messages(
     executor: Executor,
     stream: str,
+    chosen: SeqRange = SeqRange(),  # noqa: B008 - frozen
     *,
-    filters: Sequence[str] | None = None,
-    where: Condition | None = None,
-    start_seq: int | None = None,
-    end_seq: int | None = None,
     limit: int = 10,
     newest: bool = False,
-    max_bytes: int | None = None,
-    raw: bool = False,
+    contents: Contents = DECODED,
 ) -> Page[StoredMessage]:
-    """Messages of a stream that match, in the order of seq: the first ones from `start_seq` on, or the `newest`.
-
-    Args:
-        end_seq: only messages up to this seq.
-        max_bytes: return no more messages once the data and headers of those found have this size, as text.
-        raw: return data and headers as `msgspec.Raw`, exactly as published. Python's numbers can't
-            represent all of JSON's.
-
-    Raises:
-        UnknownStream.
-    """
-    arguments = (stream, filters, encoded(where), start_seq, limit, newest, end_seq, max_bytes)
+    """Messages of a stream that match, in the order of seq: the first ones, or the `newest`. Raises `UnknownStream`."""
+    where = encoded(chosen.where)
+    arguments = (stream, chosen.filters, where, chosen.start_seq, limit, newest, chosen.end_seq, contents.max_bytes)
     rows = await executor.fetch("select * from headrace_internal.messages($1, $2, $3, $4, $5, $6, $7, $8)", *arguments)
     return await page_of(
         rows,
-        lambda row: StoredMessage(**stored(row, raw)),
+        lambda row: StoredMessage(**stored(row, contents.raw)),
         limit=limit,
-        max_bytes=max_bytes,
+        max_bytes=contents.max_bytes,
         sized=CONTENT,
         backwards=newest,
     )
 
 
 async def latest(executor: Executor, stream: str, key: str, *, raw: bool = False) -> StoredMessage | None:
-    """The latest message of a key, or None if there is none. `raw` as for `messages`. Raises `UnknownStream`."""
+    """The latest message of a key, or None if there is none. `raw` as in `Contents`. Raises `UnknownStream`."""
     row = await executor.fetchrow("select * from headrace_internal.latest($1, $2)", stream, key)
     return None if row is None else StoredMessage(**stored(row, raw))
 

@@ -79,10 +79,8 @@ async def publish_many(
         # data is cut.
         for start, end in chunks(data, max_messages=len(data)):
             part = options if isinstance(options, PublishOptions) else options[start:end]
-            published += await executor.fetchval(
-                _WITH_OPTIONS.format("published"), stream, keys[start:end], data[start:end], _some(headers, start, end),
-                encoded(part),
-            )  # fmt: skip
+            messages = (keys[start:end], data[start:end], _some(headers, start, end), encoded(part))
+            published += await executor.fetchval(_WITH_OPTIONS.format("published"), stream, *messages)
         return published
     for start, end in chunks(data):
         arguments = (keys[start:end], data[start:end], _some(headers, start, end))

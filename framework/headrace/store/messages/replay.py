@@ -4,20 +4,13 @@ from __future__ import annotations
 
 from datetime import datetime
 
-import msgspec
-
-from headrace.model.conditions import Condition
 from headrace.store.database.database import Executor
-from headrace.store.messages.peek import encoded
+from headrace.store.messages.peek import SeqRange, encoded
 
 
-class Selection(msgspec.Struct, frozen=True, kw_only=True):
+class Selection(SeqRange, frozen=True, kw_only=True):
     """A selection of messages: those that match everything that is given. Seqs and times are inclusive at both ends."""
 
-    filters: tuple[str, ...] | None = None
-    where: Condition | None = None
-    start_seq: int | None = None
-    end_seq: int | None = None
     start_time: datetime | None = None
     end_time: datetime | None = None
 

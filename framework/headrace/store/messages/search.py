@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
+import msgspec
+
 from headrace.model.conditions import Condition
 from headrace.model.records import StoredMessage
 from headrace.model.watching.operations import SearchStep
 from headrace.store.database.database import Executor
 from headrace.store.database.pages import Turns
-from headrace.store.messages.peek import content_size, encoded, stored
+from headrace.store.messages.peek import DECODED, Contents, content_size, encoded, stored
 
 EXAMINED = 200_000
 """The most messages that a step examines."""
@@ -19,43 +21,45 @@ STEP_TIME = 0.8
 """Seconds after which a step ends, at the next message."""
 
 
+class Search(msgspec.Struct, frozen=True, kw_only=True):
+    """The messages that are searched: those that match everything that is given.
+
+    Attributes:
+        before, after: only messages with a smaller or a larger seq.
+        since, until: only messages published at this time or later, and before that time.
+    """
+
+    filters: Sequence[str] | None = None
+    where: Condition | None = None
+    after: int | None = None
+    before: int | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+
+
 async def search(
     executor: Executor,
     stream: str,
+    wanted: Search = Search(),  # noqa: B008 - frozen
     *,
-    filters: Sequence[str] | None = None,
-    where: Condition | None = None,
-    after: int | None = None,
-    before: int | None = None,
-    since: datetime | None = None,
-    until: datetime | None = None,
     limit: int = 50,
-    max_bytes: int | None = None,
-    raw: bool = False,
+    contents: Contents = DECODED,
     examine: int = EXAMINED,
     seconds: float = STEP_TIME,
 ) -> SearchStep:
     """Search a stream for messages that match, from the newest on, or upwards from `after`. It ends after `limit` messages
-    that match, or `max_bytes` of them, after `examine` messages or `seconds`.
-
-    Args:
-        before, after: only messages with a smaller or a larger seq.
-        since, until: only messages published at this time or later, and before that time.
-        raw: as for `messages`.
-
-    Raises:
-        UnknownStream.
+    that match, or `max_bytes` of them, after `examine` messages or `seconds`. Raises `UnknownStream`.
     """
-    upwards = after is not None
-    matching, within = (stream, filters, encoded(where)), (after, before, since, until, upwards)
-    arguments = (*matching, *within, limit, examine, max_bytes, seconds)
+    matching = (stream, wanted.filters, encoded(wanted.where))
+    within = (wanted.after, wanted.before, wanted.since, wanted.until, wanted.after is not None)
+    arguments = (*matching, *within, limit, examine, contents.max_bytes, seconds)
     rows = await executor.fetch(
         "select * from headrace_internal.search_step($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)", *arguments
     )
     found, turns = [], Turns()
     for row in rows[:-1]:
         columns = {name: row[name] for name in ("seq", "key", "data", "headers", "created_at")}
-        found.append(StoredMessage(**stored(columns, raw)))
+        found.append(StoredMessage(**stored(columns, contents.raw)))
         await turns.done(content_size(row))
     end = rows[-1]
     return SearchStep(

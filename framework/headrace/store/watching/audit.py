@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Unpack
 
 import msgspec
 
+from headrace.model.conditions.selections import AuditCriteria, check_criteria
 from headrace.model.pages import Page
 from headrace.model.watching.audit import KEPT_ENTRIES, KEPT_SECONDS, Actor, AuditEntry, AuditObject, Change
 from headrace.store.database.database import Executor
@@ -34,26 +35,22 @@ async def record_change(executor: Executor, actor: Actor, change: Change, *, now
 async def changes(
     executor: Executor,
     *,
-    stream: str | None = None,
     streams: Collection[str] | None = None,
-    actor: str | None = None,
-    action: str | None = None,
-    since: datetime | None = None,
-    until: datetime | None = None,
     limit: int = 100,
     after: int | None = None,
     before: int | None = None,
+    **criteria: Unpack[AuditCriteria],
 ) -> Page[AuditEntry]:
-    """Entries of the audit log, the newest first: those older than the entry `after`, or the last ones newer than the
-    entry `before`.
+    """Entries of the audit log that match, the newest first: those older than the entry `after`, or the last ones newer than
+    the entry `before`.
 
     Args:
         streams: only entries of any of these streams. None for all, also those of no stream.
-        action: an action such as `consumer.seek`, or the kind before its dot.
-        since, until: only those of this time or later, and before this time.
     """
+    given = check_criteria(AuditCriteria, criteria)
     names = None if streams is None else sorted(streams)
-    arguments = (stream, names, actor, action, since, until, limit, after, before)
+    matching = [given.get(name) for name in ("actor", "action", "since", "until")]
+    arguments = (given.get("stream"), names, *matching, limit, after, before)
     rows = await executor.fetch(
         "select * from headrace_internal.audit_page($1, $2, $3, $4, $5, $6, $7, $8, $9)", *arguments
     )

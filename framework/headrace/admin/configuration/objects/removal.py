@@ -53,8 +53,15 @@ async def _loss(executor: Executor, one: Managed) -> tuple[str, str | None]:
     """The effect of the deletion, and the losses that need a separate permission."""
     if one.kind == "stream":
         stream = await store.stream(executor, one.object[0])
-        held = [f"{count:,} {what}{'s' * (count != 1)}" for count, what in (
-            (stream.messages, "message"), (stream.scheduled, "scheduled message"), (stream.consumers, "consumer")) if count]  # fmt: skip
+        held = [
+            f"{count:,} {what}{'s' * (count != 1)}"
+            for count, what in (
+                (stream.messages, "message"),
+                (stream.scheduled, "scheduled message"),
+                (stream.consumers, "consumer"),
+            )
+            if count
+        ]
         return "The stream is deleted with all that it has.", f"It has {' and '.join(held)}." if held else None
     if one.kind == "consumer":
         consumer = await store.consumer(executor, *one.object, look=0)

@@ -80,12 +80,18 @@ def ls(
     A worker is a process that works on the consumer, or holds messages of it.
     """
     found, serving = administer(backend, _ls, stream, json or backend.as_curl)
+
+    def row(c: ConsumerInfo) -> tuple[object, ...]:
+        workers = max(c.owners or 0, serving[c.stream, c.name])
+        return c.stream, c.name, c.lag, c.num_ack_pending, c.parked, c.blocked, c.dead_letters, workers, _state(c)
+
     print_list(
-        found, json, ("stream", "consumer", "lag#", "in flight#", "parked#", "blocked#", "dead#", "workers#", "state"),
-        lambda c: (c.stream, c.name, *map(number_or_dash, (c.lag, c.num_ack_pending, c.parked, c.blocked, c.dead_letters, max(c.owners or 0, serving[c.stream, c.name]))),
-                   _state(c)),
+        found,
+        json,
+        ("stream", "consumer", "lag#", "in flight#", "parked#", "blocked#", "dead#", "workers#", "state"),
+        row,
         empty="There are no consumers. Create one with `headrace consumer add`, or declare it in an app.",
-    )  # fmt: skip
+    )
 
 
 async def _ls(

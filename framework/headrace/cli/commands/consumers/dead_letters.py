@@ -15,7 +15,7 @@ from headrace.cli.exit_codes import NOT_DONE
 from headrace.cli.options.common import JsonOption, LimitOption, YesOption, above, flag
 from headrace.cli.options.selection import DryRunOption, options_of
 from headrace.cli.options.times import in_utc
-from headrace.cli.output.formats import count, indented_data, number_or_dash, one_line_json
+from headrace.cli.output.formats import count, indented_data, one_line_json
 from headrace.cli.output.results import print_list, print_next_page, print_result
 from headrace.cli.output.stderr import confirm, print_notice
 from headrace.model.conditions.selections import DeadLetterCriteria, DeathCriteria
@@ -79,11 +79,12 @@ def ls(
         backend, consumer, lambda admin, stream, name: admin.dead_letters(stream, name, **criteria)
     )
     print_list(
-        found, json, ("seq#", "key", "died", "attempts#", "reason", "blocks", "error…"),
-        lambda d: (str(d.seq), d.key, in_utc(d.died_at), number_or_dash(d.attempts), d.reason, "key" if d.blocks else "",
-                   d.error or ""),
+        found,
+        json,
+        ("seq#", "key", "died", "attempts#", "reason", "blocks", "error…"),
+        lambda d: (str(d.seq), d.key, d.died_at, d.attempts, d.reason, "key" if d.blocks else "", d.error or ""),
         empty="There are no dead letters.",
-    )  # fmt: skip
+    )
     print_next_page(found, limit, lambda letter: letter.seq)
 
 
@@ -94,11 +95,12 @@ def _print_groups(
         backend, consumer, lambda admin, stream, name: admin.dead_letter_groups(stream, name, by, **criteria)
     )
     print_list(
-        found, json, ("dead letters#", "first", "last", "lowest#", f"{by}…"),
-        lambda group: (str(group.messages), in_utc(group.first_died_at), in_utc(group.last_died_at), str(group.lowest),
-                       "–" if group.value is None else group.value),
+        found,
+        json,
+        ("dead letters#", "first", "last", "lowest#", f"{by}…"),
+        lambda group: (str(group.messages), group.first_died_at, group.last_died_at, str(group.lowest), group.value),
         empty="There are no dead letters.",
-    )  # fmt: skip
+    )
     if len(found) >= criteria["limit"]:
         print_notice(f"These are the {len(found)} largest groups. There may be more, see --limit.")
 
@@ -151,12 +153,10 @@ def redrive(
     stream no longer has its message. The exit code is 1 if a given seq is not a
     dead letter.
     """
-    criteria = selection.criteria()
+    criteria = selection.criteria() | {"dry_run": dry_run}
     if background:
-        return _begin(backend, consumer, "redrive", criteria, dry_run, json)
-    found = administer_consumer(
-        backend, consumer, lambda admin, stream, name: admin.redrive(stream, name, **criteria, dry_run=dry_run)
-    )
+        return _begin(backend, consumer, "redrive", criteria, json)
+    found = administer_consumer(backend, consumer, lambda admin, stream, name: admin.redrive(stream, name, **criteria))
     return _report("To be redriven" if dry_run else "Redriven", "redriven", found, selection, dry_run, json)
 
 
@@ -177,7 +177,8 @@ def purge(
     """
     skips = backend.skips_confirmation(yes)
     if background:
-        return _begin(backend, consumer, "purge", selection.criteria(), dry_run, json, asks=not skips)
+        criteria = selection.criteria() | {"dry_run": dry_run}
+        return _begin(backend, consumer, "purge", criteria, json, asks=not skips)
     found = administer_consumer(backend, consumer, _purge, selection, dry_run, skips)
     if found is None:
         return NOT_DONE
@@ -200,11 +201,16 @@ async def _purge(
 
 
 def _begin(
-    backend: Backend, consumer: tuple[str, ...], kind: JobKind, criteria: dict[str, Any], dry_run: bool, json: bool, *,
+    backend: Backend,
+    consumer: tuple[str, ...],
+    kind: JobKind,
+    criteria: dict[str, Any],
+    json: bool,
+    *,
     asks: bool = False,
-) -> int:  # fmt: skip
+) -> int:
     """Create a job. Returns the exit code."""
-    if dry_run:
+    if criteria.pop("dry_run"):
         raise UsageError("A job changes something. Leave out --background or --dry-run.")
     job = administer_consumer(backend, consumer, _create_job, kind, criteria, asks)
     if job is None:

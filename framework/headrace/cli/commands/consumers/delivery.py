@@ -17,7 +17,7 @@ from headrace.cli.connection.consumer_lookup import ConsumerArguments, administe
 from headrace.cli.errors import UsageError
 from headrace.cli.exit_codes import NOT_DONE
 from headrace.cli.options.common import MOST, JsonOption, LimitOption, above, flag
-from headrace.cli.options.times import duration, in_utc, time_or_dash
+from headrace.cli.options.times import duration
 from headrace.cli.output.formats import count, number_or_dash, one_line_data
 from headrace.cli.output.json_output import print_json
 from headrace.cli.output.results import print_list, print_next_page
@@ -60,11 +60,12 @@ def peek(
         backend, consumer, lambda admin, stream, name: admin.peek(stream, name, limit=limit, above=above)
     )
     print_list(
-        found, json, ("state", "seq#", "key", "attempts#", "until", "owner", "data…"),
-        lambda m: (m.state.replace("_", " "), str(m.seq), m.key, number_or_dash(m.attempts), time_or_dash(m.until), str(m.owner or "–"),
-                   one_line_data(m)),
+        found,
+        json,
+        ("state", "seq#", "key", "attempts#", "until", "owner", "data…"),
+        lambda m: (m.state.replace("_", " "), str(m.seq), m.key, m.attempts, m.until, m.owner, one_line_data(m)),
         empty="No messages are in flight, parked, blocked or next.",
-    )  # fmt: skip
+    )
 
 
 def receive(
@@ -177,10 +178,12 @@ def blocked(
         backend, consumer, lambda admin, stream, name: admin.blocked_keys(stream, name, limit=limit, above=above)
     )
     print_list(
-        found, json, ("key", "dead letter#", "since", "waiting#", "error…"),
-        lambda b: (b.key, str(b.seq), in_utc(b.since), number_or_dash(b.waiting), b.error or ""),
+        found,
+        json,
+        ("key", "dead letter#", "since", "waiting#", "error…"),
+        lambda b: (b.key, str(b.seq), b.since, b.waiting, b.error or ""),
         empty="No key is blocked.",
-    )  # fmt: skip
+    )
     print_next_page(found, limit, lambda blocked: blocked.seq)
 
 

@@ -6,7 +6,6 @@ from headrace.cli.connection.backend import Backend
 from headrace.cli.connection.consumer_lookup import ConsumerArguments, administer_consumer
 from headrace.cli.options.common import JsonOption
 from headrace.cli.options.times import in_utc
-from headrace.cli.output.formats import number_or_dash
 from headrace.cli.output.json_output import print_json
 from headrace.cli.output.stderr import print_notice
 from headrace.cli.output.tables import print_pairs, print_table
@@ -29,8 +28,8 @@ def push(
         return
     print_table(
         ("at", "status#", "ms#", "messages#", "error…"),
-        [(in_utc(one.at), number_or_dash(one.status), f"{one.ms:.0f}", str(one.messages), one.error or "") for one in found.recent],
-    )  # fmt: skip
+        [(one.at, one.status, f"{one.ms:.0f}", one.messages, one.error or "") for one in found.recent],
+    )
 
 
 def _facts(status: PushStatus) -> list[tuple[str, str]]:

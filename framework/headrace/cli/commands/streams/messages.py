@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 from cyclopts import Parameter
@@ -40,27 +40,35 @@ _LIMIT = Number(gte=1, lte=MOST)
 _DEFAULT_LIMIT = 10
 
 
-def view(
-    name: StreamName,
-    /,
-    *,
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class WhichMessages:
+    """Selects a part of a stream."""
+
     first: Annotated[
         int | None,
         Parameter(validator=_LIMIT, show_default=False, help="The number of first messages to show, oldest first."),
-    ] = None,
+    ] = None
     last: Annotated[
         int | None,
         Parameter(validator=_LIMIT, show_default=False, help="The number of last messages to show. Default: 10."),
-    ] = None,
+    ] = None
     since: Annotated[
         str | None,
         Parameter(
             name="--from", show_default=False, help="Start at a seq or a time; 1h is an hour ago. Not with --last."
         ),
-    ] = None,
+    ] = None
     key: Annotated[
         str | None, Parameter(name="--key", show_default=False, help="Only messages with exactly this key.")
-    ] = None,
+    ] = None
+
+
+def view(
+    name: StreamName,
+    /,
+    *,
+    which: WhichMessages = WhichMessages(),
     selection: MessageSelection = MessageSelection(),  # noqa: B008 - frozen
     backend: Backend = Backend(),  # noqa: B008 - frozen
     json: JsonOption = False,
@@ -70,35 +78,36 @@ def view(
     It shows messages whether or not consumers have received them, and changes
     nothing.
     """
+    first, last, since = which.first, which.last, which.since
     if first is not None and last is not None:
         raise UsageError("Give either --first or --last, not both.")
     if last is not None and since is not None:
         raise UsageError("Give either --from or --last, not both. Use --from with --first.")
-    newest = first is None and since is None
     start = parse_bound(since, "start")
-    where = _and_not_before(start.get("start_time"), selection.where)
-    found = administer(
-        backend,
-        lambda admin: admin.messages(
-            name, filter=selection.filter, where=where, start_seq=start.get("start_seq"), limit=first or last or _DEFAULT_LIMIT,
-            newest=newest, key=key,
-        ),
-    )  # fmt: skip
+    criteria: dict[str, Any] = {
+        "filter": selection.filter,
+        "where": _and_not_before(start.get("start_time"), selection.where),
+        "start_seq": start.get("start_seq"),
+        "limit": first or last or _DEFAULT_LIMIT,
+        "newest": first is None and since is None,
+        "key": which.key,
+    }
+    found = administer(backend, lambda admin: admin.messages(name, **criteria))
     print_messages(found, json)
 
 
 def print_messages(found: list[StoredMessage], json: bool) -> None:
     """Print messages."""
-    with_headers = any(one.headers for one in found)
-    with_expiry = any(one.expires_at for one in found)
-    print_list(
-        found, json,
-        ("seq#", "created", *(("expires",) if with_expiry else ()), "key", *(("headers",) if with_headers else ()), "data…"),
-        lambda one: (str(one.seq), in_utc(one.created_at),
-                     *((in_utc(one.expires_at) if one.expires_at else "never",) if with_expiry else ()), one.key,
-                     *((one_line_json(one.headers),) if with_headers else ()), one_line_data(one)),
-        empty="No messages found.",
-    )  # fmt: skip
+    optional = {"expires": any(one.expires_at for one in found), "headers": any(one.headers for one in found)}
+    names = ("seq#", "created", "expires", "key", "headers", "data…")
+    columns = [name for name in names if optional.get(name, True)]
+
+    def row(one: StoredMessage) -> list[object]:
+        place = (str(one.seq), one.created_at, one.expires_at or "never")
+        cells = dict(zip(names, (*place, one.key, one_line_json(one.headers), one_line_data(one)), strict=True))
+        return [cells[name] for name in columns]
+
+    print_list(found, json, columns, row, empty="No messages found.")
 
 
 def _and_not_before(moment: datetime | None, where: str | None) -> str | Condition | None:
@@ -117,10 +126,12 @@ def _delay(text: str, option: str) -> float:
 
 
 @from_settings(
-    PublishOptions, only=PublishOptions.__struct_fields__,
-    delay=Special(parse=_delay), deliver_at=Special("--at", parse=future),
+    PublishOptions,
+    only=PublishOptions.__struct_fields__,
+    delay=Special(parse=_delay),
+    deliver_at=Special("--at", parse=future),
     expires_in=Special(parse=time_to_live),
-)  # fmt: skip
+)
 @dataclass(frozen=True, kw_only=True)
 class SendOptions(Options):
     """The options of a message."""
@@ -242,10 +253,12 @@ def erased(
     """Show the erased messages of a stream, with author, time and reason."""
     found = administer(backend, lambda admin: admin.erasures(name, above=above, limit=limit))
     print_list(
-        found, json, ("seq#", "erased", "by", "reason…"),
-        lambda one: (str(one.seq), in_utc(one.erased_at), one.erased_by, one.reason or "none"),
+        found,
+        json,
+        ("seq#", "erased", "by", "reason…"),
+        lambda one: (str(one.seq), one.erased_at, one.erased_by, one.reason or "none"),
         empty=f"No message of {name!r} was erased.",
-    )  # fmt: skip
+    )
 
 
 def _check_json(text: str, what: str) -> str:

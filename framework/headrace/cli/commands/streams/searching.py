@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from datetime import datetime
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
@@ -15,8 +15,8 @@ from headrace.cli.connection.connect import administer
 from headrace.cli.exit_codes import NOT_DONE
 from headrace.cli.options.common import JsonOption, LimitOption
 from headrace.cli.options.selection import MessageSelection
-from headrace.cli.options.times import in_utc, past
-from headrace.cli.output.formats import indented_data, number_or_dash, one_line_json
+from headrace.cli.options.times import in_utc
+from headrace.cli.output.formats import indented_data, one_line_json
 from headrace.cli.output.json_output import print_json
 from headrace.cli.output.stderr import print_notice
 from headrace.cli.output.tables import print_pairs, print_table
@@ -27,20 +27,27 @@ if TYPE_CHECKING:
     from headrace.client import Administration
 
 
-def search(
-    name: StreamName,
-    /,
-    *,
-    selection: MessageSelection = MessageSelection(),  # noqa: B008 - frozen
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class SearchSelection(MessageSelection):
+    """Selects messages by key, content and time."""
+
     since: Annotated[
         str | None,
         Parameter(
             name="--since", show_default=False, help="Only messages published since this time; 1h is an hour ago."
         ),
-    ] = None,
+    ] = None
     until: Annotated[
         str | None, Parameter(name="--until", show_default=False, help="Only messages published before this time.")
-    ] = None,
+    ] = None
+
+
+def search(
+    name: StreamName,
+    /,
+    *,
+    selection: SearchSelection = SearchSelection(),
     before: Annotated[
         int | None,
         Parameter(name="--before", show_default=False, help="Only messages with a smaller seq, to continue."),
@@ -54,10 +61,7 @@ def search(
     It takes as many steps as it needs, each of about a second, and ends once it
     has found --limit messages, or at the start of the stream. Ctrl-C ends it.
     """
-    criteria = selection.criteria() | {
-        "since": None if since is None else past(since, "--since"),
-        "until": None if until is None else past(until, "--until"),
-    }
+    criteria = selection.criteria()
     found, position = administer(backend, _search, name, criteria, before, limit)
     print_messages(found, json)
     if position is not None:
@@ -112,8 +116,8 @@ def journey(
     if found.consumers:
         print_table(
             ("consumer", "state", "attempts#", "until", "held by", "why…"),
-            [(one.consumer, one.state, number_or_dash(one.attempts), _time(one.until or one.lease_until), _owner(one), _why(one)) for one in found.consumers],
-        )  # fmt: skip
+            map(_row, found.consumers),
+        )
     return 0
 
 
@@ -153,8 +157,9 @@ def _facts(journey: Journey) -> list[tuple[str, str]]:
     return [*facts, ("data", indented_data(message))]
 
 
-def _time(moment: datetime | None) -> str:
-    return "" if moment is None else in_utc(moment)
+def _row(stop: JourneyStop) -> tuple[object, ...]:
+    until = stop.until or stop.lease_until or ""
+    return stop.consumer, stop.state, stop.attempts, until, _owner(stop), _why(stop)
 
 
 def _owner(stop: JourneyStop) -> str:

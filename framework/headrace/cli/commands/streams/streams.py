@@ -68,11 +68,12 @@ def ls(
     """List all streams."""
     found = administer(backend, lambda admin: admin.streams())
     print_list(
-        found, json, ("stream", "messages#", "first#", "last#", "size#", "consumers#", "keeps"),
-        lambda s: (s.name, number_or_dash(s.messages), number_or_dash(s.first_seq), number_or_dash(s.last_seq), format_size(s.size),
-                   number_or_dash(s.consumers), _policy(s)),
+        found,
+        json,
+        ("stream", "messages#", "first#", "last#", "size#", "consumers#", "keeps"),
+        lambda s: (s.name, s.messages, s.first_seq, s.last_seq, format_size(s.size), s.consumers, _policy(s)),
         empty="There are no streams. Create one with `headrace stream add`, or declare it in an app.",
-    )  # fmt: skip
+    )
 
 
 def info(

@@ -34,9 +34,14 @@ class LiveTable(DataTable[Text], Generic[Row]):
     BINDINGS: ClassVar[list[BindingType]] = [Binding("enter", "select_cursor", "Open", key_display="⏎")]
 
     def __init__(
-        self, heading: str, columns: Sequence[Column[Row]], key: Callable[[Row], str], name_of_row: Callable[[Row], str],
-        *, id: str,  # noqa: A002 - as textual has it
-    ) -> None:  # fmt: skip
+        self,
+        heading: str,
+        columns: Sequence[Column[Row]],
+        key: Callable[[Row], str],
+        name_of_row: Callable[[Row], str],
+        *,
+        id: str,  # noqa: A002 - as textual has it
+    ) -> None:
         super().__init__(id=id, cursor_type="row", cell_padding=0, cursor_foreground_priority="renderable")
         self._heading = heading
         self._all_columns = columns

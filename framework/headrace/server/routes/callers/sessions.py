@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Final
 
-from litestar import Response, delete, get, post
+from litestar import Response, delete, post
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import JSONBody
 from msgspec import Meta, Struct
 
 from headrace.model.errors import InvalidInput, Unauthorized
+from headrace.server.access import methods
 from headrace.server.access.identification import (
     IDENTIFICATION,
     Identification,
@@ -35,8 +36,8 @@ class IdentityAnswer(Struct):
     data: Identity
 
 
-@get("/me", effect="read", summary="Read who the caller is", tags=["Tokens"])
-async def read_me(request: AnyRequest, context: Context) -> IdentityAnswer:
+@methods.read("/me", summary="Read who the caller is", tags=["Tokens"])
+async def read_me(context: Context) -> IdentityAnswer:
     """Returns the caller's name, its scopes, and how the server identified it: by a token, by a session of the console,
     by a proxy, or not at all (`open`), because no token exists."""
     return IdentityAnswer(context.identity)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Final
 
-from litestar import delete, get, post
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import JSONBody
 from msgspec import Meta, Struct
@@ -13,8 +12,9 @@ from msgspec import Meta, Struct
 from headrace.admin.databases import NAME
 from headrace.model.errors import Forbidden
 from headrace.model.records import DatabaseInfo
+from headrace.server.access import methods
 from headrace.server.engine import Engine
-from headrace.server.routes.context import AnyRequest, Context
+from headrace.server.routes.context import Context
 from headrace.server.routes.parameters import DatabaseRef
 from headrace.server.slashes import unmarked
 from headrace.server.wire.common import Listed
@@ -46,18 +46,18 @@ class RemovedDatabase(Struct):
     deleted: bool = True
 
 
-@get("/databases", effect="read", summary="List databases", tags=["Databases"])
-async def list_databases(request: AnyRequest, context: Context) -> Listed[DatabaseInfo]:
+@methods.read("/databases", summary="List databases", tags=["Databases"])
+async def list_databases(context: Context) -> Listed[DatabaseInfo]:
     """Returns the further databases by name. `/ready` says which of them answer."""
-    await context.check_all_streams(request, "admin")
+    await context.check_all_streams("admin")
     return Listed(await context.admin.databases())
 
 
-@post("/databases", effect="change", summary="Add a database", tags=["Databases"])
-async def add_database(request: AnyRequest, context: Context, data: JSONBody[NewDatabase]) -> DatabaseInfo:
+@methods.create("/databases", summary="Add a database", tags=["Databases"])
+async def add_database(context: Context, data: JSONBody[NewDatabase]) -> DatabaseInfo:
     """Adds a database, in which streams can then be created. 403 unless the operator allows the reference. 409 if the
     name is taken."""
-    await context.check_all_streams(request, "admin")
+    await context.check_all_streams("admin")
     check_reference(data.url_from)
     if not is_allowed(data.url_from, context.options.database_references):
         raise Forbidden(
@@ -69,10 +69,10 @@ async def add_database(request: AnyRequest, context: Context, data: JSONBody[New
     return found
 
 
-@delete("/databases/{database:str}", effect="change", summary="Remove a database", tags=["Databases"], status_code=200)
-async def remove_database(request: AnyRequest, context: Context, database: DatabaseRef) -> RemovedDatabase:
+@methods.remove("/databases/{database:str}", summary="Remove a database", tags=["Databases"])
+async def remove_database(context: Context, database: DatabaseRef) -> RemovedDatabase:
     """Removes a database from the list. It keeps its streams, which the server reaches no more."""
-    await context.check_all_streams(request, "admin")
+    await context.check_all_streams("admin")
     name = unmarked(database)
     await context.admin.remove_database(name)
     _changed(context.engine)

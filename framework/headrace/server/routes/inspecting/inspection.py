@@ -6,16 +6,17 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated, Final
 
-from litestar import get
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import QueryParameter
+from msgspec.structs import asdict
 
 from headrace.admin.journeys import MAX_STOPS
 from headrace.admin.validation import of_key
+from headrace.server.access import methods
 from headrace.server.errors import Problem
-from headrace.server.routes.context import AnyRequest, Context
-from headrace.server.routes.paging import PAGE_SIZE, AfterName, AfterSeq, BeforeSeq
-from headrace.server.routes.parameters import ExactKey, Filter, Limit, SeqRef, StreamRef, Where
+from headrace.server.routes.context import Context
+from headrace.server.routes.paging import PAGE_SIZE, AfterName, SeqPage
+from headrace.server.routes.parameters import ExactKey, Filter, Limit, SeqRef, StreamRef, Where, with_query
 from headrace.server.wire.inspection import JourneyAnswer, MessageJourney, SearchAnswer
 from headrace.store.messages.search import EXAMINED
 
@@ -27,33 +28,40 @@ Until = Annotated[
 ]
 
 
-@get(
-    "/streams/{stream:str}/search", effect="read", summary="Search messages", tags=["Messages"],
+class Search(SeqPage, frozen=True, kw_only=True):
+    """A step of a search."""
+
+    limit: Limit = 50
+    filter: Filter = None
+    key: ExactKey = None
+    where: Where = None
+    since: Since = None
+    until: Until = None
+
+
+@methods.read(
+    "/streams/{stream:str}/search",
+    summary="Search messages",
+    tags=["Messages"],
     description="Does one step of a search, from the newest message on, or upwards from `after`. It ends after about a second,"
     f" after {EXAMINED:,} messages, once it has found `limit` messages, or {PAGE_SIZE}. Go on with `before` (or `after`) as"
     " `position`, while there is `more`. Closing the connection ends it in the database, too.",
-)  # fmt: skip
-async def search_messages(
-    request: AnyRequest, context: Context, stream: StreamRef, limit: Limit = 50, filter: Filter = None,  # noqa: A002
-    key: ExactKey = None, where: Where = None, since: Since = None, until: Until = None, after: AfterSeq = None,
-    before: BeforeSeq = None,
-) -> SearchAnswer:  # fmt: skip
-    cached = await context.stream(request, stream, "consume")
-    step = await context.raw_messages.search(
-        cached.name, filter=of_key(filter, key), where=where, since=since, until=until, after=after, before=before,
-        limit=limit,
-    )  # fmt: skip
-    return SearchAnswer.of(step, cached.id)
+)
+@with_query
+async def search_messages(context: Context, stream: StreamRef, asked: Search) -> SearchAnswer:
+    cached = await context.stream(stream, "consume")
+    criteria = asdict(asked)
+    criteria["filter"] = of_key(asked.filter, criteria.pop("key"))
+    return SearchAnswer.of(await context.raw_messages.search(cached.name, **criteria), cached.id)
 
 
-@get("/streams/{stream:str}/journeys/{seq:int}", effect="read", summary="Read a message's journey", tags=["Messages"])
+@methods.read("/streams/{stream:str}/journeys/{seq:int}", summary="Read a message's journey", tags=["Messages"])
 async def read_journey(
-    request: AnyRequest, context: Context, stream: StreamRef, seq: SeqRef, limit: Limit = MAX_STOPS,
-    after: AfterName = None
-) -> JourneyAnswer:  # fmt: skip
+    context: Context, stream: StreamRef, seq: SeqRef, limit: Limit = MAX_STOPS, after: AfterName = None
+) -> JourneyAnswer:
     """Returns a message by its seq, and what became of it in each consumer, at most 1,000 of them. Nothing is kept about a message that a consumer is done
     with, so `reason` says what is known, and from where. 404 if nothing is left of the message, or there never was one."""
-    cached = await context.stream(request, stream, "consume")
+    cached = await context.stream(stream, "consume")
     found = await context.raw_messages.journey(cached.name, seq, limit=limit, after=after)
     if found is None:
         raise Problem(

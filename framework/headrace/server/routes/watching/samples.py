@@ -6,29 +6,30 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Final
 
-from litestar import get
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import QueryParameter
 from msgspec import Struct, structs
 
+from headrace.model.conditions.selections import NO_NUL
 from headrace.model.errors import InvalidInput
 from headrace.model.watching.samples import MAX_POINTS, Chart, SampleKind, Series
+from headrace.server.access import methods
 from headrace.server.engine import Engine
 from headrace.server.merging import read_all
-from headrace.server.routes.context import AnyRequest, Context
+from headrace.server.routes.context import Context
 from headrace.server.routes.watching.live import consumer_row, stream_row
-
-_NO_NUL = r"^[^\x00]*$"
 
 Kind = Annotated[
     SampleKind, QueryParameter(description="What they are of: everything together, a stream, or a consumer.")
 ]
 StreamName = Annotated[
-    str | None, QueryParameter(max_length=200, pattern=_NO_NUL, description="Id or name of the stream.")
+    str | None, QueryParameter(max_length=200, pattern=NO_NUL, description="Id or name of the stream.")
 ]
 ConsumerName = Annotated[
-    str | None, QueryParameter(max_length=200, pattern=_NO_NUL, description="Id or name of the consumer.")
+    str | None, QueryParameter(max_length=200, pattern=NO_NUL, description="Id or name of the consumer.")
 ]
+Since = Annotated[datetime | None, QueryParameter(description="The beginning, by default 3 hours before the end.")]
+Until = Annotated[datetime | None, QueryParameter(description="The end, by default now.")]
 Points = Annotated[int, QueryParameter(ge=2, le=MAX_POINTS, description="The most intervals.")]
 
 
@@ -38,19 +39,22 @@ class ChartAnswer(Struct):
     data: Chart
 
 
-@get("/samples", effect="read", summary="Read samples for a chart", tags=["Live"])
+@methods.read("/samples", summary="Read samples for a chart", tags=["Live"])
 async def read_samples(
-    request: AnyRequest, context: Context, kind: Kind = "total", stream: StreamName = None, consumer: ConsumerName = None,
-    since: Annotated[datetime | None, QueryParameter(description="The beginning, by default 3 hours before the end.")] = None,
-    until: Annotated[datetime | None, QueryParameter(description="The end, by default now.")] = None,
+    context: Context,
+    kind: Kind = "total",
+    stream: StreamName = None,
+    consumer: ConsumerName = None,
+    since: Since = None,
+    until: Until = None,
     points: Points = 180,
-) -> ChartAnswer:  # fmt: skip
+) -> ChartAnswer:
     """Returns figures over time, at most of a week. Samples are taken every 10 seconds and kept for an hour, then one of
     each minute for a day, then one of each 10 minutes. `total` requires `consume` of all streams."""
     until = until or datetime.now(UTC)
     since = since or until - timedelta(hours=3)
     if kind == "total":
-        await context.check_all_streams(request, "consume")
+        await context.check_all_streams("consume")
 
         async def read(engine: Engine) -> Chart:
             return await context.admin_of(engine).samples(since=since, until=until, points=points)
@@ -60,7 +64,7 @@ async def read_samples(
     if stream is None or (kind == "consumer" and consumer is None):
         raise InvalidInput(f"Samples of a {kind} need its names. Give {kind}.", field=kind)
     snapshot = await context.live.snapshot()
-    of = await stream_row(context, request, snapshot, stream)
+    of = await stream_row(context, snapshot, stream)
     name = consumer_row(snapshot, of, consumer).name if kind == "consumer" and consumer is not None else None
     engine = await context.engine_of(of.database)
     return ChartAnswer(
