@@ -295,7 +295,7 @@ def test_pausing_and_resuming(shop: Operator) -> None:
     assert shop.json("source", "postgres", "pause", "orders")["capture"]["state"] == "paused"
     assert "Resumed" in shop.out("source", "postgres", "resume", "orders")
     assert shop.json("source", "postgres", "resume", "orders")["capture"]["paused_at"] is None
-    assert "with a backfill of public.orders" in shop.out("source", "postgres", "resume", "orders", "--anew")
+    assert "Resumed the source 'orders'" in shop.out("source", "postgres", "resume", "orders", "--anew")
 
 
 @BOTH_WAYS

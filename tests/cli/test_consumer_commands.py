@@ -322,7 +322,7 @@ def test_pause_and_resume(orders: Operator) -> None:
         == "2099-01-01T00:00:00Z"
     )
     assert _info(orders)["paused_until"] == "2099-01-01T00:00:00Z"
-    assert orders.json("consumer", "resume", "orders", "ship")["paused"] is False
+    assert orders.json("consumer", "resume", "orders", "ship")["paused_until"] is None
     assert _receive(orders)[0]["seq"] == 1
 
 

@@ -8,13 +8,15 @@ they delete without `force`, and their objects have an `account_id`.
 from __future__ import annotations
 
 import itertools
+import json
+import urllib.request
 from datetime import datetime
 from typing import Any, TypedDict, get_type_hints
 from uuid import UUID
 
 import pytest
 
-from tests.server.stdlib_client import Api
+from tests.server.stdlib_client import Answer, Api
 
 _names = (f"library{number}" for number in itertools.count())
 
@@ -276,3 +278,64 @@ def test_a_consumer_is_acked_without_its_streams_name(library: Library, name: st
     [again] = library.receive_messages(name, f"{name}-worker")
     assert again["message"]["key"] == "b"
     assert library.api.refused("POST", f"{path}x/ack", {"ack_ids": [first["ack_id"]]}).status == 404
+
+
+# --- what the libraries of Go, Elixir and the later one of Go check besides, by their sources
+
+
+def test_a_message_is_sent_with_all_fields_of_a_received_one(library: Library, name: str) -> None:
+    library.create_stream(name)
+    never = "0001-01-01T00:00:00Z"  # the zero time
+    sent = {"key": "a.1", "stream_id": "", "data": "value", "seq": 0, "inserted_at": never, "updated_at": never}
+    path = f"streams/{name}/messages"
+    assert library.api.post(f"/api/{path}", {"messages": [sent, {**sent, "key": "a.2"}]}) == {"data": {"published": 2}}
+    assert library.api.post(f"/api/{path}", sent) == {"data": {"published": 1}}
+    assert [one["data"] for one in library.list_messages(name)] == ["value"] * 3
+    (again,) = library.list_messages(name, "?limit=1")
+    assert library.api.post(f"/api/{path}", {"messages": [again]}) == {"data": {"published": 1}}
+    for wrong in ({**sent, "sequence": 1}, {**sent, "data": None, "dta": 1}):
+        with pytest.raises(Answer, match="422"):
+            library.api.post(f"/api/{path}", {"messages": [wrong]})
+    with pytest.raises(Answer, match=r"422.*stream_id"):  # today's API is strict
+        library.api.post(f"/v1/{path}", {"messages": [sent]})
+
+
+def test_an_object_is_created_and_changed_with_all_fields_of_its_answer(library: Library, name: str) -> None:
+    stream = library.api.post("/api/streams", {"name": name})
+    assert library.api.call("PUT", f"/api/streams/{name}", stream)["id"] == stream["id"]
+    body = {"name": "c", "stream_id": stream["id"], "filter_key_pattern": "a.>", "kind": "pull"}
+    consumer = library.api.post(f"/api/streams/{name}/consumers", body)
+    assert consumer["filter_key_pattern"] == "a.>"
+    path = f"/api/streams/{name}/consumers/c"
+    assert library.api.call("PUT", path, consumer)["id"] == consumer["id"]
+    known = {field: value for field, value in consumer.items() if field in get_type_hints(Consumer)}
+    assert library.api.call("PUT", path, {**known, "ack_wait_ms": 5000})["ack_wait_ms"] == 5000
+    with pytest.raises(Answer, match=r"422.*stream_id"):
+        library.api.post(f"/v1/streams/{name}/consumers", {**body, "name": "d"})
+
+
+def test_only_200_is_a_success(served_url: str, name: str) -> None:
+    for prefix, status in (("/api", 200), ("/v1", 201)):
+        for path, body in (
+            ("/streams", {"name": name + prefix[1:]}),
+            (f"/streams/{name}{prefix[1:]}/consumers", {"name": "c"}),
+        ):
+            request = urllib.request.Request(
+                served_url + prefix + path, json.dumps(body).encode(), {"content-type": "application/json"}
+            )
+            with urllib.request.urlopen(request, timeout=30) as answer:
+                assert answer.status == status, (prefix, path)
+
+
+def test_a_batch_has_a_largest_size_and_its_records_in_data(library: Library, name: str) -> None:
+    library.create_stream(name)
+    library.create_consumer(name, name, ">")
+    library.send_messages(name, *((f"a.{number}", {"total": number}) for number in range(5)))
+    path = f"/api/http_pull_consumers/{name}"
+    first = library.api.post(f"{path}/receive", {"max_batch_size": 2, "wait_for": 1000})["data"]
+    assert [one["data"]["record"] for one in first] == [{"total": 0}, {"total": 1}]
+    assert [one["record"] for one in first] == [{"total": 0}, {"total": 1}]
+    assert first[0]["data"]["metadata"]["consumer"]["name"] == name
+    library.api.post(f"{path}/ack", {"ack_ids": [one["ack_id"] for one in first]})
+    more = library.api.get(f"{path}/receive?max_batch_size=2")["data"]
+    assert [one["data"]["record"] for one in more] == [{"total": 2}, {"total": 3}]

@@ -156,10 +156,12 @@ class Consumers(Base):
             lambda connection: store.delete_consumer(connection, consumer, force=force),
         )
 
-    async def pause(self, stream: str, name: str, until: datetime | None = None) -> None:
-        """Stop delivering to the consumer's workers until the given time, or until `resume`.
+    async def pause(self, stream: str, name: str, until: datetime | None = None) -> ConsumerInfo:
+        """Stop delivering to the consumer's workers until the given time, or until `resume`. Messages in flight can still
+        be settled.
 
-        Messages in flight can still be settled.
+        Returns:
+            The consumer after the change.
 
         Raises:
             InvalidInput: the time has passed.
@@ -173,11 +175,13 @@ class Consumers(Base):
         await self._change(
             _change_of(stream, name, "pause", until=until), lambda connection: store.pause(connection, consumer, until)
         )
+        return await self.consumer(stream, name)
 
-    async def resume(self, stream: str, name: str) -> None:
-        """End a pause. Waiting workers lease immediately."""
+    async def resume(self, stream: str, name: str) -> ConsumerInfo:
+        """End a pause. Waiting workers lease immediately. Returns the consumer after the change."""
         consumer = await self._consumer(stream, name)
         await self._change(_change_of(stream, name, "resume"), lambda connection: store.resume(connection, consumer))
+        return await self.consumer(stream, name)
 
     async def peek(self, stream: str, name: str, *, limit: int = 10, above: int = 0) -> list[PeekedMessage]:
         """Read a consumer's messages without leasing them: in flight, parked, blocked and next.

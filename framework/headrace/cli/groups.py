@@ -1,6 +1,5 @@
-"""The commands of `headrace stream`, `consumer`, `job`, `context`, `source`, `schedule`, `database`, `token` and `grant`, and the
-modules that
-implement them.
+"""The groups of commands, and the modules that implement these. Operations may have their commands in their rows, see
+`headrace.admin.requests.operations`.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ from cyclopts import App
 
 from headrace.cli.commands import contexts, databases, grants, jobs, schedules, tokens
 from headrace.cli.commands.consumers import consumers, dead_letters, delivery, push, seek_and_pause
+from headrace.cli.commands.operations import commands_of
 from headrace.cli.commands.sources import backfills, captures, deliveries, failed_changes, sources, verifying
 from headrace.cli.commands.streams import messages, searching, streams
 from headrace.cli.examples import example
@@ -19,9 +19,12 @@ from headrace.cli.exit_codes import DESCRIPTION as EXIT_CODES
 
 
 def _group(name: str, description: str, commands: dict[str, tuple[Callable[..., Any], str]]) -> App:
-    """Build a group of commands, each with its function and its arguments as the usage shows them."""
+    """Build a group of these commands, each with its function and its arguments as the usage shows them, and of those that
+    are made of operations. The commands that change or remove an object itself are the last ones.
+    """
     group = App(name=name.split()[-1], help=description, help_epilogue=EXIT_CODES, help_format="plaintext")
-    for position, (command, (function, arguments)) in enumerate(commands.items()):
+    every = sorted({**commands, **dict(commands_of(name))}.items(), key=lambda one: one[0] in ("edit", "rm"))
+    for position, (command, (function, arguments)) in enumerate(every):
         usage = f"Usage: headrace {name} {command} [OPTIONS] {arguments}".rstrip()
         epilogue = example(f"{name} {command}")
         group.command(function, name=command, usage=usage, help_epilogue=epilogue, sort_key=position)
@@ -61,7 +64,6 @@ consumer = _group(
         "seek": (seek_and_pause.seek, "[STREAM] NAME TO"),
         "replay": (seek_and_pause.replay, "[STREAM] NAME"),
         "pause": (seek_and_pause.pause, "[STREAM] NAME"),
-        "resume": (seek_and_pause.resume, "[STREAM] NAME"),
         "push": (push.push, "[STREAM] NAME"),
         "blocked": (delivery.blocked, "[STREAM] NAME"),
         "edit": (consumers.edit, "[STREAM] NAME"),
@@ -151,8 +153,6 @@ postgres = _group(
         "info": (sources.info, "NAME"),
         "check": (captures.check, "NAME"),
         "verify": (verifying.verify, "NAME"),
-        "pause": (captures.pause, "NAME"),
-        "resume": (captures.resume, "NAME"),
         "rm": (sources.rm, "NAME"),
     },
 )
@@ -163,8 +163,6 @@ postgres.command(
         "List, retry and delete row changes that could not become messages.",
         {
             "ls": (failed_changes.ls, "NAME"),
-            "retry": (failed_changes.retry, "NAME"),
-            "drop": (failed_changes.drop, "NAME"),
         },
     )
 )
@@ -176,10 +174,7 @@ schedule = _group(
     {
         "ls": (schedules.ls, ""),
         "show": (schedules.show, "NAME"),
-        "pause": (schedules.pause, "NAME"),
-        "resume": (schedules.resume, "NAME"),
         "run": (schedules.run, "NAME"),
-        "rm": (schedules.rm, "NAME"),
     },
 )
 
@@ -189,7 +184,6 @@ database = _group(
     {
         "add": (databases.add, "NAME --url-from REFERENCE"),
         "ls": (databases.ls, ""),
-        "show": (databases.show, "NAME"),
         "check": (databases.check, "NAME"),
         "rm": (databases.rm, "NAME"),
     },
@@ -201,7 +195,6 @@ token = _group(
     {
         "add": (tokens.add, "NAME --scope SCOPE..."),
         "ls": (tokens.ls, ""),
-        "revoke": (tokens.revoke, "TOKEN"),
         "open": (tokens.open_servers, ""),
     },
 )

@@ -19,6 +19,7 @@ from headrace.admin.requests.operations import (
     DATABASE,
     OPERATIONS,
     SOURCE,
+    STREAM,
     Count,
     Operation,
 )
@@ -60,8 +61,6 @@ from headrace.model.watching.audit import AuditEntry
 from headrace.model.watching.live import LiveSnapshot, ProcessRow
 from headrace.model.watching.operations import Job, PushStatus, SeekPreview, WebhookDelivery
 from headrace.model.watching.samples import Chart
-
-STREAM = "/v1/streams/{stream}"
 
 # --- arguments that several calls have
 
@@ -191,8 +190,6 @@ class Calls:
         answer=record(Info[ConsumerInfo], specs.consumer_spec),
     )
     delete_consumer = Call("DELETE", CONSUMER, FORCED)
-    pause = Call("POST", CONSUMER + "/pause", Argument("until", None))
-    resume = Call("POST", CONSUMER + "/resume")
     seek = Call("POST", CONSUMER + "/seek", Argument("to"), answer=count("position"))
     seek_preview = Call(
         "POST", CONSUMER + "/seek", Argument("to"), constants={"dry_run": True}, answer=record(Data[SeekPreview]),
@@ -303,7 +300,7 @@ class Calls:
 
 # --- the calls of operations
 
-FORMS: dict[type, Any] = {SourceInfo: Info[SourceInfo]}
+FORMS: dict[type, Any] = {ConsumerInfo: Info[ConsumerInfo], SourceInfo: Info[SourceInfo]}
 """The form in answers of records that have another one there."""
 
 ON_ERROR: dict[str, tuple[type[HeadraceError], Callable[[Any], Any]]] = {

@@ -39,7 +39,7 @@ _SCALES: Mapping[Unit, Any] = {
 class OlderName(msgspec.Struct, frozen=True):
     """A name that a setting had in the HTTP API when its values meant something else.
 
-    Older clients send it and read it. It can't be sent together with the setting itself.
+    Older clients send it and read it. It can't be sent together with another value of the setting itself.
 
     Args:
         name: the name.

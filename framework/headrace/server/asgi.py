@@ -22,6 +22,7 @@ from headrace.server.databases.names import DataNames
 from headrace.server.databases.plane import Plane
 from headrace.server.databases.router import Router
 from headrace.server.databases.targets import names_stream, stream_in, target_of
+from headrace.server.dialects.older import PREFIX, status_of, without_echoes
 from headrace.server.direct import DirectAnswers
 from headrace.server.errors import SERVING, Problem, error_response
 from headrace.server.framework_errors import BODY
@@ -302,15 +303,21 @@ class Server:
         async def observe(message: MutableMapping[str, Any]) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
-                status = message["status"]
+                status = status_of(path, message["status"])
                 headers = message.get("headers", ())
-                message = {**message, "headers": [*(one for one in headers if one not in PROTECTION), *PROTECTION]}
+                message = {
+                    **message,
+                    "status": status,
+                    "headers": [*(one for one in headers if one not in PROTECTION), *PROTECTION],
+                }
             await send(message)
 
         try:
             caller = await self._admit(scope, path)
             limit = self._limit_of(path)
             body = b"" if limit is None else await self.limits.read_body(scope, receive, limit)
+            if path.startswith(PREFIX):
+                body = without_echoes(path, body)
             plane = await self._plane_of(scope["method"], path, body, caller)
         except Exception as error:
             await error_response(error).send(observe)

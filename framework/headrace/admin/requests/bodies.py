@@ -13,6 +13,15 @@ from headrace.model.conditions.selections import MAX_CHOSEN, Criterion, Filters,
 from headrace.sources.postgres.settings import MOST_TABLES
 from headrace.sources.postgres.table_names import MAX_NAME
 
+# --- consumers
+
+
+class Pause(Struct, kw_only=True, forbid_unknown_fields=True):
+    """How long a consumer is paused."""
+
+    until: Annotated[datetime | None, Meta(description="When it is resumed. Null for a pause without an end.")] = None
+
+
 # --- messages and dead letters
 
 
@@ -114,4 +123,7 @@ class WhichBackfills(Struct, kw_only=True, forbid_unknown_fields=True):
 class WhichFailures(Struct, kw_only=True, forbid_unknown_fields=True):
     """A selection of a source's failed changes."""
 
-    ids: Annotated[Annotated[list[Seq], Meta(max_length=MAX_CHOSEN)] | None, Meta(description="Null for all.")] = None
+    ids: Annotated[
+        Annotated[list[Seq], Meta(max_length=MAX_CHOSEN)] | None,
+        Meta(description="Only those with these ids. By default all."),
+    ] = None

@@ -57,13 +57,6 @@ def ls(*, backend: Backend = Backend(), json: JsonOption = False) -> None:  # no
     )  # fmt: skip
 
 
-def show(name: DatabaseName, /, *, backend: Backend = Backend(), json: JsonOption = False) -> None:  # noqa: B008 - frozen
-    """Show where servers find the URL of a database."""
-    found = administer(backend, lambda admin: admin.database(name))
-    pairs = [("database", found.name), ("url from", found.url_from), ("added", time_or_dash(found.created_at))]
-    print_result(found, json, pairs=pairs)
-
-
 def check(name: DatabaseName, /, *, backend: Backend = Backend(), json: JsonOption = False) -> None:  # noqa: B008 - frozen
     """Connect to a database, and check its schema, its names and the rights of its role."""
     found = administer(backend, lambda admin: admin.check_database(name))

@@ -9,17 +9,16 @@ from cyclopts import Parameter
 
 from headrace.cli.connection.backend import Backend
 from headrace.cli.connection.connect import administer
-from headrace.cli.exit_codes import NOT_DONE
-from headrace.cli.options.common import JsonOption, YesOption
+from headrace.cli.options.common import JsonOption
 from headrace.cli.options.times import time_or_dash
 from headrace.cli.output.json_output import print_json
 from headrace.cli.output.results import print_list, print_result
-from headrace.cli.output.stderr import confirm, print_notice
+from headrace.cli.output.stderr import print_notice
 from headrace.cli.output.tables import print_pairs
 from headrace.model.schedules import ScheduleInfo
 
 if TYPE_CHECKING:
-    from headrace.client import Administration
+    pass
 
 ScheduleName = Annotated[str, Parameter(name="NAME", help="The schedule's name.")]
 
@@ -50,23 +49,6 @@ def show(name: ScheduleName, /, *, backend: Backend = Backend(), json: JsonOptio
         print_notice(_IDLE)
 
 
-def pause(name: ScheduleName, /, *, backend: Backend = Backend(), json: JsonOption = False) -> None:  # noqa: B008 - frozen
-    """Pause a schedule.
-
-    Nothing is published until you resume it.
-    """
-    print_result(administer(backend, lambda admin: admin.pause_schedule(name)), json, f"Paused the schedule {name!r}.")
-
-
-def resume(name: ScheduleName, /, *, backend: Backend = Backend(), json: JsonOption = False) -> None:  # noqa: B008 - frozen
-    """Resume a schedule with its first due time from now.
-
-    The due times of the pause are not made up for.
-    """
-    found = administer(backend, lambda admin: admin.resume_schedule(name))
-    print_result(found, json, f"Resumed the schedule {name!r}.")
-
-
 def run(name: ScheduleName, /, *, backend: Backend = Backend(), json: JsonOption = False) -> None:  # noqa: B008 - frozen
     """Publish a message of a schedule now.
 
@@ -77,33 +59,6 @@ def run(name: ScheduleName, /, *, backend: Backend = Backend(), json: JsonOption
     print_result(found, json, f"Requested a message of the schedule {name!r}.")
     if found.state == "idle":
         print_notice(f"{_IDLE} The request waits for a process that does.")
-
-
-def rm(
-    name: ScheduleName,
-    /,
-    *,
-    yes: YesOption = False,
-    backend: Backend = Backend(),  # noqa: B008 - frozen
-    json: JsonOption = False,
-) -> int:
-    """Delete a schedule.
-
-    Running processes stop it. Remove it from the app as well, because the next
-    process that declares it creates it again.
-    """
-
-    if not administer(backend, _rm, name, backend.skips_confirmation(yes)):
-        return NOT_DONE
-    print_result({"deleted": name}, json, f"Deleted the schedule {name!r}.")
-    return 0
-
-
-async def _rm(admin: Administration, name: str, yes: bool) -> bool:
-    if not yes and not await confirm(f"Delete the schedule {name!r}?"):
-        return False
-    await admin.delete_schedule(name)
-    return True
 
 
 def _facts(schedule: ScheduleInfo) -> list[tuple[str, str]]:

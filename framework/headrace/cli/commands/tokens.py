@@ -16,7 +16,7 @@ from headrace.cli.options.common import DatabaseOption, JsonOption, YesOption
 from headrace.cli.options.times import duration, time_or_dash
 from headrace.cli.output.formats import count
 from headrace.cli.output.json_output import print_json
-from headrace.cli.output.results import print_list, print_result
+from headrace.cli.output.results import print_list
 from headrace.cli.output.stderr import confirm, print_notice
 from headrace.cli.processes.event_loop import run_async
 from headrace.client.address import Server
@@ -69,24 +69,6 @@ def ls(*, backend: Backend = Backend(), json: JsonOption = False) -> None:  # no
         lambda t: (t.name, t.id, ", ".join(t.scopes), time_or_dash(t.created_at), time_or_dash(t.expires_at), _state(t, now)),
         empty="There are no tokens, so a server on this database needs none. Create one with `headrace token add`.",
     )  # fmt: skip
-
-
-def revoke(
-    ref: Annotated[str, Parameter(name="TOKEN", help="The token's name or id.")],
-    /,
-    *,
-    backend: Backend = Backend(),  # noqa: B008 - frozen
-    json: JsonOption = False,
-) -> None:
-    """Revoke a token permanently.
-
-    Servers apply this within two seconds. The token stays on the list, and its
-    name can't be used again.
-    """
-    revoked = administer(backend, lambda admin: admin.revoke_token(ref))
-    print_result(
-        revoked, json, f"The token {revoked.name!r} ({revoked.id}) was revoked at {time_or_dash(revoked.revoked_at)}."
-    )
 
 
 def open_servers(*, database: DatabaseOption = None, yes: YesOption = False, json: JsonOption = False) -> int:

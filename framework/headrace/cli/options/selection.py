@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, make_dataclass
 from datetime import datetime
-from typing import Annotated, Any, Literal, TypedDict
+from typing import Annotated, Any, Literal, TypedDict, get_args, get_origin
 
 from cyclopts import Parameter
+from cyclopts.validators import Number
+from msgspec import Struct, structs
 
 from headrace.cli.errors import UsageError
 from headrace.cli.options.common import flag
@@ -102,8 +105,12 @@ class CriteriaOptions:
 
 
 def options_of(criteria: type) -> type[CriteriaOptions]:
-    """Make the options for the criteria of a class, see `headrace.model.conditions.selections`."""
-    options = [(one.name, _option(one), field(default=None)) for one in described(criteria)]
+    """Make the options for the criteria of a class, see `headrace.model.conditions.selections`, or for a body of a request."""
+    required = {one.name for one in structs.fields(criteria) if one.required} if issubclass(criteria, Struct) else ()
+    options = [
+        (one.name, _option(one), field() if one.name in required else field(default=None))
+        for one in described(criteria)
+    ]
     namespace = {"__module__": __name__}  # one of the standard library's is taken for a type without fields
     made = make_dataclass(
         f"{criteria.__name__}Options", options, bases=(CriteriaOptions,), namespace=namespace, frozen=True, kw_only=True
@@ -113,10 +120,21 @@ def options_of(criteria: type) -> type[CriteriaOptions]:
 
 def _option(one: Criterion) -> Any:
     """A list is an option that is repeated. A time is text, such as `1h`, an hour ago."""
-    several = one.name in ("filter", "seqs")
+    several = one.name == "filter" or get_origin(one.type) in (list, Sequence)
     name = "--" + one.name.replace("_", "-").removesuffix("s" if several else "")
     more = " Repeat for several." if several else " 1h is an hour ago." if one.type is datetime else ""
-    type_ = {"filter": list[str], "seqs": list[int], "where": str}.get(
-        one.name, str if one.type is datetime else one.type
+    numbers = several and get_args(one.type) == (int,)
+    type_ = (
+        list[int]
+        if numbers
+        else list[str]
+        if several
+        else str
+        if one.name == "where" or one.type is datetime
+        else one.type
     )
-    return Annotated[type_ | None, Parameter(name=name, negative="", show_default=False, help=one.description + more)]
+    valid = Number(gte=1, lt=2**63) if numbers else None
+    return Annotated[
+        type_ | None,
+        Parameter(name=name, negative="", show_default=False, help=one.description + more, validator=valid),
+    ]

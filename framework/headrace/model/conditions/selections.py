@@ -106,11 +106,13 @@ class Criterion(Struct, frozen=True):
 
 @cache
 def described(criteria: type) -> tuple[Criterion, ...]:
-    """Return the criteria of a class of this module, in their order."""
-    return tuple(_criterion(name, hint) for name, hint in get_type_hints(criteria, include_extras=True).items())
+    """Return the criteria of a class of this module, or the fields of a body, in their order."""
+    plain = get_type_hints(criteria)
+    hints = get_type_hints(criteria, include_extras=True)
+    return tuple(_criterion(name, plain[name], get_args(hint)[-1]) for name, hint in hints.items())
 
 
-def _criterion(name: str, hint: Any) -> Criterion:
-    type_, meta = get_args(hint)
+def _criterion(name: str, type_: Any, meta: Meta) -> Criterion:
     types = [one for one in get_args(type_) if one is not type(None)]
-    return Criterion(name, types[0] if len(types) == 1 else type_, meta.description, meta.extra_json_schema or {})
+    optional = type(None) in get_args(type_) and len(types) == 1
+    return Criterion(name, types[0] if optional else type_, meta.description or "", meta.extra_json_schema or {})

@@ -31,7 +31,7 @@ from headrace.server.http import parameters
 
 T = TypeVar("T", bound=msgspec.Struct)
 
-RECEIVE_PARAMETERS = ("batch_size", "wait_for")
+RECEIVE_PARAMETERS = ("batch_size", "max_batch_size", "wait_for")
 """Query parameters of a receive request."""
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,9}")
@@ -80,12 +80,13 @@ class Publish(msgspec.Struct, kw_only=True):
 class Receive(msgspec.Struct, forbid_unknown_fields=True):
     """A receive request.
 
-    `batch_size` limits the number of messages. `wait_for` is the wait for the first one, in
+    `batch_size`, or `max_batch_size`, limits the number of messages. `wait_for` is the wait for the first one, in
     milliseconds or as text such as "60s".
     """
 
     batch_size: int = 1
     wait_for: float | str = 0
+    max_batch_size: int | None = None
 
 
 class Settle(msgspec.Struct, forbid_unknown_fields=True):
@@ -135,7 +136,22 @@ class Deliveries(msgspec.Struct):
 _ONE = {one.name: one.default for one in msgspec.structs.fields(Publish) if one.name != "messages"}
 """The fields of a request with one message, and their defaults."""
 
+
+def _with_fields_of_answers(cls: type[T], **fields: Any) -> type[T]:
+    """Make the type that also has the fields of received messages. Their values are ignored."""
+    more = [name for name in WireMessage.__struct_fields__ if name not in cls.__struct_fields__]
+    made = [*((name, Any, None) for name in more), *((name, type_, None) for name, type_ in fields.items())]
+    return msgspec.defstruct(  # type: ignore[return-value]
+        cls.__name__, made, bases=(cls,), module=__name__, kw_only=True, forbid_unknown_fields=True
+    )
+
+
+_ReceivedMessage = _with_fields_of_answers(NewMessage)
+
 _decode_publish = msgspec.json.Decoder(Publish).decode
+_decode_received = msgspec.json.Decoder(
+    _with_fields_of_answers(Publish, messages=list[_ReceivedMessage] | None)  # type: ignore[valid-type]
+).decode
 _decode_receive = msgspec.json.Decoder(Receive).decode
 _decode_settle = msgspec.json.Decoder(Settle).decode
 _decode_nack = msgspec.json.Decoder(Nack).decode
@@ -152,9 +168,13 @@ def encode_deliveries(share: Share) -> bytes:
     return b"".join(pieces)  # in one pass, since messages may be large
 
 
-def read_messages(body: bytes) -> Incoming:
-    """Decode and check a publish request. Raises errors that `error_response` converts."""
-    publish = _decode_publish(body)
+def read_messages(body: bytes, *, received: bool = False) -> Incoming:
+    """Decode and check a publish request. Raises errors that `error_response` converts.
+
+    Args:
+        received: whether its messages may have all fields of received ones.
+    """
+    publish = (_decode_received if received else _decode_publish)(body)
     messages = _messages(publish)
     if not 1 <= len(messages) <= MAX_PUBLISHED:
         raise InvalidInput(f"A request has {len(messages):,} messages. Send 1 to {MAX_PUBLISHED:,}.", field="messages")
@@ -262,6 +282,8 @@ def read_receive(body: bytes, query_string: bytes) -> tuple[int, float]:
             receive.batch_size = _batch_size(query["batch_size"])
         if "wait_for" in query and b"wait_for" not in body:
             receive.wait_for = query["wait_for"]
+        if "max_batch_size" in query and b"batch_size" not in body:
+            receive.max_batch_size = _batch_size(query["max_batch_size"])
     return _checked(receive)
 
 
@@ -269,10 +291,13 @@ def read_receive(body: bytes, query_string: bytes) -> tuple[int, float]:
 def _read_query(text: bytes) -> tuple[int, float]:
     """Read the query of a request without a body. A client usually sends the same one again."""
     query = parameters(text)
-    return _checked(Receive(_batch_size(query.get("batch_size", "1")), query.get("wait_for", 0)))
+    size = query.get("batch_size", query.get("max_batch_size", "1"))
+    return _checked(Receive(_batch_size(size), query.get("wait_for", 0)))
 
 
 def _checked(receive: Receive) -> tuple[int, float]:
+    if receive.max_batch_size is not None:
+        receive.batch_size = receive.max_batch_size
     if not 1 <= receive.batch_size <= MAX_RECEIVED:
         raise _invalid("batch_size", f"batch_size={receive.batch_size} is out of range", _BATCH_SIZES)
     return receive.batch_size, _seconds(receive.wait_for)

@@ -21,7 +21,7 @@ from headrace.server.background.tasks import BackgroundPart
 from headrace.server.data_plane.message_engine import MessageEngine
 from headrace.server.data_plane.registry import CachedStream
 from headrace.server.decoding.child import Child, in_doubt
-from headrace.server.decoding.jobs import DeliveryHead, Job, Published, Target, decoded, naming_field, published
+from headrace.server.decoding.jobs import DeliveryHead, Head, Job, Published, Target, decoded, naming_field, published
 from headrace.server.decoding.process import PLACES, PLACES_OF_CALLER
 from headrace.store.connections.fair_shares import FairShares
 
@@ -52,7 +52,7 @@ class Decoding(BackgroundPart):
 
     async def publish(
         self, caller: Hashable, pieces: Sequence[bytes], engine: MessageEngine, stream: CachedStream,
-        head: DeliveryHead | None = None,
+        head: Head = None,
     ) -> Published:  # fmt: skip
         """Decode and check a body, and publish its messages, all or none. Returns after the commit.
 
@@ -60,14 +60,14 @@ class Decoding(BackgroundPart):
             caller: with whom others share the process.
             pieces: the body, as it arrived.
             engine: publishes what isn't large, and has the database.
-            head: of the delivery of a webhook. None for a publish request.
+            head: what is known besides the body.
 
         Raises:
             Exception: what is wrong with it, for `error_response`.
             UnknownStream, InvalidInput, StreamFull, StoreUnavailable.
             InDoubt: the process has failed.
         """
-        if self._running and sum(map(len, pieces)) > (LARGE if head is None else LARGE_DELIVERY):
+        if self._running and sum(map(len, pieces)) > (LARGE_DELIVERY if isinstance(head, DeliveryHead) else LARGE):
             database = engine.database
             target = Target(database.dsn, database.application_name, database.connect_timeout)
             try:

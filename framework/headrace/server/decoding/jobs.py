@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from functools import lru_cache
+from typing import Literal
 
 import msgspec
 
@@ -38,6 +39,13 @@ class DeliveryHead(msgspec.Struct, frozen=True):
     now: float
 
 
+RECEIVED: Literal["received"] = "received"
+"""Stands for the head of a publish request whose messages may have the fields of received ones."""
+
+Head = DeliveryHead | Literal["received"] | None
+"""Of a delivery. None for a publish request, and `RECEIVED` for one of an older client."""
+
+
 class Target(msgspec.Struct, frozen=True):
     """The database to publish to, as the server connects to it. See `store.Database`."""
 
@@ -51,12 +59,12 @@ class Job(msgspec.Struct, frozen=True):
 
     Attributes:
         stream: the name of the stream.
-        head: of the delivery. None if it is a publish request.
+        head: what is known besides the body.
     """
 
     target: Target
     stream: str
-    head: DeliveryHead | None
+    head: Head
 
 
 class Published(msgspec.Struct, frozen=True):
@@ -74,17 +82,10 @@ class Published(msgspec.Struct, frozen=True):
     message_id: str | None
 
 
-def decoded(body: bytes, head: DeliveryHead | None = None) -> Incoming:
-    """Decode and check a body.
-
-    Args:
-        head: of the delivery. None if it is a publish request.
-
-    Raises:
-        Exception: what is wrong with it, for `error_response`.
-    """
-    if head is None:
-        return read_messages(body)
+def decoded(body: bytes, head: Head = None) -> Incoming:
+    """Decode and check a body. Raises what is wrong with it, for `error_response`."""
+    if not isinstance(head, DeliveryHead):
+        return read_messages(body, received=head == RECEIVED)
     spec = head.spec
     delivery = Delivery(spec.name, head.headers, head.query, body)
     try:
@@ -102,12 +103,12 @@ def decoded(body: bytes, head: DeliveryHead | None = None) -> Incoming:
 
 
 @contextmanager
-def naming_field(messages: Incoming, head: DeliveryHead | None) -> Iterator[None]:
+def naming_field(messages: Incoming, head: Head) -> Iterator[None]:
     """Name the field of a publish request that an error of the store is about."""
     try:
         yield
     except InvalidInput as error:
-        if head is None:
+        if not isinstance(head, DeliveryHead):
             error.field = error.field or invalid_field(messages)
         raise
 

@@ -61,7 +61,7 @@ class DataPlane:
         if not path.isascii():
             parts = [unmarked(part) for part in parts]
         if parts[2] == "streams":
-            return self.streams.find(method, parts[3:])
+            return self.streams.find(method, parts[3:], older=parts[1] == "api")
         if len(parts) == 5 and parts[2] in self._by_name:
             endpoint = self._by_name[parts[2]](method, parts[4])
             return None if endpoint is None else (endpoint, (parts[3],))

@@ -25,6 +25,7 @@ from headrace.server.data_plane.bodies import (
 )
 from headrace.server.data_plane.receive_request import ClientGone, Share
 from headrace.server.data_plane.registry import CachedConsumer, CachedStream
+from headrace.server.decoding.jobs import RECEIVED
 from headrace.server.engine import Engine
 from headrace.server.errors import Problem, StaleAckIds
 from headrace.server.http import Request, Response
@@ -68,10 +69,14 @@ class Operations:
         receive from it."""
         return await self._lookups.consumer_anywhere(request.caller, request.names[0], "consume")
 
-    async def publish(self, request: Request, stream: CachedStream) -> int:
-        """Publish the messages of a request. Returns how many were published. Raises errors that `error_response` converts."""
-        caller = self._limits.name_of(request.scope)
-        return (await self._limits.decoding.publish(caller, request.pieces, self.engine, stream)).count
+    async def publish(self, request: Request, stream: CachedStream, *, received: bool = False) -> int:
+        """Publish the messages of a request. Returns how many were published. Raises errors that `error_response` converts.
+
+        Args:
+            received: whether they may have the fields of received messages, which are ignored.
+        """
+        caller, head = self._limits.name_of(request.scope), RECEIVED if received else None
+        return (await self._limits.decoding.publish(caller, request.pieces, self.engine, stream, head)).count
 
     async def receive(
         self, request: Request, consumer: CachedConsumer, batch_size: int, wait_for: float

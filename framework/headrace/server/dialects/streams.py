@@ -28,10 +28,11 @@ class Streams:
             "extend": self.extend,
         }
 
-    def find(self, method: str, parts: list[str]) -> tuple[Endpoint, tuple[str, ...]] | None:
-        """Return the endpoint for the parts of a path from the stream's name on, and the names in it."""
+    def find(self, method: str, parts: list[str], *, older: bool = False) -> tuple[Endpoint, tuple[str, ...]] | None:
+        """Return the endpoint for the parts of a path from the stream's name on, and the names in it. `older`: of the API
+        under `/api`."""
         if len(parts) == 2 and parts[1] == "messages" and method == "POST":
-            return self.publish, (parts[0],)
+            return self.publish_received if older else self.publish, (parts[0],)
         if (
             len(parts) == 4
             and parts[1] == "consumers"
@@ -46,6 +47,13 @@ class Streams:
         """`POST …/streams/{s}/messages`."""
         stream = await self._operations.stream(request, "publish")
         count = await self._operations.publish(request, stream)
+        return Response(200, b'{"data":{"published":%d}}' % count)
+
+    @effect("publish")
+    async def publish_received(self, request: Request) -> Response:
+        """`POST /api/streams/{s}/messages`. Its messages may have all fields of received ones."""
+        stream = await self._operations.stream(request, "publish")
+        count = await self._operations.publish(request, stream, received=True)
         return Response(200, b'{"data":{"published":%d}}' % count)
 
     @effect("deliver")

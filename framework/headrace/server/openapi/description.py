@@ -27,7 +27,7 @@ from headrace.server.wire.common import Error
 from headrace.server.wire.consumers import ConsumerSettings, NewConsumer
 from headrace.server.wire.jobs import NewJob
 from headrace.server.wire.messages import Nack, NewMessages, Receive, Republish, Settle
-from headrace.server.wire.positions import Pause, Seek
+from headrace.server.wire.positions import Seek
 from headrace.server.wire.sources import NewSource, SourceSettings
 from headrace.server.wire.streams import NewStream, StreamSettings
 
@@ -63,7 +63,7 @@ _TAGS = {
 _REF = "#/components/schemas/{name}"
 _LISTED = re.compile(rb"Listed_[\w.]*?\.?(\w+)_(?=\")")
 REQUESTS = (
-    ConsumerSettings, Nack, NewConsumer, NewHttpConsumer, NewJob, NewSource, NewStream, Pause, Receive, Republish, Seek, Settle,
+    ConsumerSettings, Nack, NewConsumer, NewHttpConsumer, NewJob, NewSource, NewStream, Receive, Republish, Seek, Settle,
     SignIn, SourceSettings, StreamSettings, TokenRequest, *{one.body for one in OPERATIONS.values() if one.body is not None},
 )  # fmt: skip
 """Types of request bodies."""

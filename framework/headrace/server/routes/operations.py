@@ -5,16 +5,27 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable, Sequence
 from inspect import Parameter, Signature, cleandoc
-from typing import Any, Final, Optional, get_args
+from typing import Annotated, Any, Final, Optional, get_args, get_origin
 
 from litestar import delete, get, post
 from litestar.handlers import HTTPRouteHandler
-from litestar.params import JSONBody
+from litestar.params import JSONBody, QueryParameter
 from msgspec import Struct, defstruct, structs
 
 from headrace.admin import Admin
-from headrace.admin.requests.operations import CONSUMER, DATABASE, OPERATIONS, SCHEDULE, SOURCE, TOKEN, Count, Operation
+from headrace.admin.requests.operations import (
+    CONSUMER,
+    DATABASE,
+    OPERATIONS,
+    SCHEDULE,
+    SOURCE,
+    STREAM,
+    TOKEN,
+    Count,
+    Operation,
+)
 from headrace.model.capture import Backfill, BackfillInfo
+from headrace.model.records import ConsumerInfo
 from headrace.model.sources import SourceInfo
 from headrace.server.access.scopes import Need
 from headrace.server.routes.context import AnyRequest, Context, RouteContext
@@ -22,8 +33,9 @@ from headrace.server.routes.parameters import ConsumerRef, DatabaseRef, Schedule
 from headrace.server.slashes import unmarked
 from headrace.server.wire.captures import PostgresSource
 from headrace.server.wire.common import Listed, Success
+from headrace.server.wire.consumer_answers import Consumer
 
-SHOWN: dict[type, type[Any]] = {SourceInfo: PostgresSource, BackfillInfo: Backfill}
+SHOWN: dict[type, type[Any]] = {ConsumerInfo: Consumer, SourceInfo: PostgresSource, BackfillInfo: Backfill}
 """The form in answers of records that have another one there. It has a method `of`."""
 
 
@@ -52,6 +64,10 @@ async def _consumer(
     return cached.stream.name, cached.name
 
 
+async def _stream(context: RouteContext, request: AnyRequest, need: Need, stream: str) -> tuple[str, ...]:
+    return ((await context.stream(request, stream, need)).name,)
+
+
 async def _source(context: RouteContext, request: AnyRequest, need: Need, source: str) -> tuple[str, ...]:
     return ((await context.source(request, source)).id,)
 
@@ -75,6 +91,7 @@ def _source_changed(context: RouteContext, source: Any) -> None:
 
 
 SUBJECTS = {
+    STREAM: Subject("/streams/{stream:str}", {"stream": StreamRef}, "Streams", _stream),
     CONSUMER: Subject(
         "/streams/{stream:str}/consumers/{consumer:str}",
         {"stream": StreamRef, "consumer": ConsumerRef},
@@ -105,18 +122,25 @@ def _route(name: str, operation: Operation) -> HTTPRouteHandler:
     beginning = max((path for path in SUBJECTS if operation.path.startswith(path)), key=len)
     subject = SUBJECTS[beginning]
     need: Need = "admin" if operation.changes else "consume"
+    in_query = structs.fields(operation.body) if operation.body is not None and operation.method == "GET" else ()
 
-    async def handle(request: Any, context: RouteContext, data: Any = None, **refs: str) -> Any:
-        found = await subject.find(context, request, need, **refs)
-        body = data if data is not None or operation.body is None else operation.body()
-        result = await getattr(context.admin, name)(*found, **({} if body is None else structs.asdict(body)))
+    async def handle(request: Any, context: RouteContext, data: Any = None, **given: Any) -> Any:
+        query = {field.name: given.pop(field.name) for field in in_query}
+        found = await subject.find(context, request, need, **given)
+        body = operation.body() if data is None and operation.body is not None and not in_query else data
+        arguments = query if body is None else structs.asdict(body)
+        result = await getattr(context.admin, name)(*found, **arguments)
         if operation.changes:
             subject.changed(context, result)
         return _answer(operation, result)
 
     parameters: dict[str, Any] = {"request": AnyRequest, "context": Context, **subject.refs}
     made = [Parameter(one, Parameter.KEYWORD_ONLY) for one in parameters]
-    if operation.body is not None:
+    for field in in_query:
+        default = Parameter.empty if field.required else field.default
+        parameters[field.name] = _query_parameter(field.type)
+        made.append(Parameter(field.name, Parameter.KEYWORD_ONLY, default=default))
+    if operation.body is not None and not in_query:
         parameters["data"] = JSONBody[Optional[operation.body]]  # type: ignore[misc,name-defined] # noqa: UP045 - of a value
         made.append(Parameter("data", Parameter.KEYWORD_ONLY, default=None))
     handle.__name__ = handle.__qualname__ = name if operation.method != "GET" else f"read_{name}"
@@ -131,6 +155,13 @@ def _route(name: str, operation: Operation) -> HTTPRouteHandler:
         status_code=operation.status,
     )
     return decorate(handle)
+
+
+def _query_parameter(type_: Any) -> Any:
+    """Return the parameter for a field, whose description and limits are those of its `Meta`."""
+    base, *metas = get_args(type_) if get_origin(type_) is Annotated else (type_,)
+    found = {name: getattr(meta, name) for meta in metas for name in ("description", "ge", "gt", "le", "lt")}
+    return Annotated[base, QueryParameter(**found)]
 
 
 def _answer_type(operation: Operation) -> Any:

@@ -1,4 +1,4 @@
-"""Routes of a consumer's position: peek, seek, replay, pause, resume."""
+"""Routes of a consumer's position: peek, seek, push status."""
 
 from __future__ import annotations
 
@@ -18,11 +18,9 @@ from headrace.server.routes.context import AnyRequest, Context
 from headrace.server.routes.paging import PAGE_SIZE, AfterSeq, BeforeSeq, check_one_place
 from headrace.server.routes.parameters import ConsumerRef, Limit, Sort, StreamRef
 from headrace.server.wire.common import Listed
-from headrace.server.wire.consumer_answers import Consumer
 from headrace.server.wire.inspection import PushStatusAnswer
 from headrace.server.wire.messages import Peeked, peeked
 from headrace.server.wire.positions import (
-    Pause,
     Position,
     PositionAnswer,
     Seek,
@@ -112,29 +110,6 @@ async def read_push_status(
     )
 
 
-@post(f"{_PATH}/pause", effect="change", summary="Pause a consumer", tags=["Consumers"], status_code=200)
-async def pause(
-    request: AnyRequest,
-    context: Context,
-    stream: StreamRef,
-    consumer: ConsumerRef,
-    data: JSONBody[Pause | None] = None,
-) -> Consumer:
-    """Stops deliveries until the given time, or until the consumer is resumed. Messages in
-    flight can still be settled."""
-    cached = await context.consumer(request, stream, consumer, "admin")
-    await context.admin.pause(cached.stream.name, cached.name, None if data is None else data.until)
-    return Consumer.of(await context.admin.consumer(cached.stream.name, cached.name))
-
-
-@post(f"{_PATH}/resume", effect="change", summary="Resume a consumer", tags=["Consumers"], status_code=200)
-async def resume(request: AnyRequest, context: Context, stream: StreamRef, consumer: ConsumerRef) -> Consumer:
-    """Ends a pause. Waiting receivers are woken at once."""
-    cached = await context.consumer(request, stream, consumer, "admin")
-    await context.admin.resume(cached.stream.name, cached.name)
-    return Consumer.of(await context.admin.consumer(cached.stream.name, cached.name))
-
-
 def _visible(message: PeekedMessage, now: datetime) -> bool:
     return message.state == "next" or (message.state == "parked" and (message.until is None or message.until <= now))
 
@@ -177,6 +152,4 @@ ROUTES: Final[Sequence[HTTPRouteHandler]] = (
     peek,
     seek,
     read_push_status,
-    pause,
-    resume,
 )

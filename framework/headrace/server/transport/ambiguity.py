@@ -2,9 +2,37 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import httptools
+
+_OFFER = re.compile(rb"\r\nupgrade:[ \t]*h2c[ \t]*(?=\r\n)", re.IGNORECASE)
+_SETTINGS = re.compile(rb"\r\nhttp2-settings:[^\r\n]*(?=\r\n)", re.IGNORECASE)
+_CONNECTION = re.compile(rb"(\r\nconnection:)([^\r\n]*)(?=\r\n)", re.IGNORECASE)
+
+
+def without_offer(data: bytes) -> bytes | None:
+    """Return the beginning of a connection's next request without the offer to go on in HTTP/2, as some clients make it with
+    each first request over http. A server ignores an offer that it doesn't take (RFC 9110, section 7.8).
+
+    The parser takes what follows such an offer for the other protocol, the body as well, while a proxy reads a body. Without
+    the offer both read the same.
+
+    Returns:
+        None if there is none, if the head has not arrived whole, or if anything but HTTP/2 is offered.
+    """
+    head, end, rest = data.partition(b"\r\n\r\n")
+    if not end or len(_OFFER.findall(data, 0, len(head) + 2)) != 1:
+        return None
+    head = _SETTINGS.sub(b"", _OFFER.sub(b"", head + b"\r\n"))
+    return _CONNECTION.sub(_without_names_of_offer, head) + b"\r\n" + rest
+
+
+def _without_names_of_offer(connection: re.Match[bytes]) -> bytes:
+    names = (name.strip() for name in connection[2].split(b","))
+    kept = b", ".join(name for name in names if name.lower() not in (b"upgrade", b"http2-settings"))
+    return connection[1] + b" " + kept if kept else b""
 
 
 def ambiguity(parser: httptools.HttpRequestParser, url: bytes, headers: Sequence[tuple[bytes, bytes]]) -> str | None:

@@ -21,7 +21,7 @@ from uvicorn.server import ServerState
 from headrace.server.errors import Problem
 from headrace.server.http import SEND_RESPONSE
 from headrace.server.transport import refusals
-from headrace.server.transport.ambiguity import ambiguity
+from headrace.server.transport.ambiguity import ambiguity, without_offer
 from headrace.server.transport.exchange import Exchange, FindEndpoint, plain_head
 from headrace.server.transport.heads import KnownHeads, size_of
 from headrace.server.transport.limits import Limits
@@ -55,6 +55,7 @@ class Connection(HttpToolsProtocol):
         self._exchange: Exchange | None = None  # the request that is being parsed, if it needs no ASGI
         self._answering: Exchange | RequestResponseCycle | None = None  # the request whose response is the next one
         self._begun = 0  # requests that began in the last piece
+        self._may_offer = False  # the last piece began with a request, which may offer another protocol
         self._idle_since = 0.0
         self._deadline: asyncio.TimerHandle | None = None  # of the head, a refusal, or the rest of a refused body
         self._write_deadline = WriteDeadline(self.loop, self._options.write_timeout)
@@ -119,6 +120,7 @@ class Connection(HttpToolsProtocol):
         if self.timeout_keep_alive_task is not None:
             self._unset_keepalive_if_required()
         self._begun = 0
+        self._may_offer = between_requests
         self._parse(data)
         if between_requests and self._begun == 1 and self._exchange is None and isinstance(self.cycle, Exchange):
             self._remember(self.cycle, data)
@@ -142,6 +144,9 @@ class Connection(HttpToolsProtocol):
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserError:
+            if self._begun == 1 and self._may_offer and (rest := self._without_offer(data)) is not None:
+                self._parse(rest)
+                return
             self._refuse(self._refusal or refusals.malformed("The request is not HTTP/1.1."))
             return
         except httptools.HttpParserUpgrade:
@@ -163,6 +168,15 @@ class Connection(HttpToolsProtocol):
             self._framing += self._piece
             if self._framing > self._options.max_head + self._piece:
                 self._refuse(refusals.head_too_large(self._options.max_head))
+
+    def _without_offer(self, data: bytes) -> bytes | None:
+        """Begin to parse a request again that is refused at its head. Returns it without the offer of another protocol, or
+        None if it has none.
+        """
+        rest = without_offer(data) if self._in_head else None
+        if rest is not None:
+            self._may_offer, self._refusal, self.parser = False, None, httptools.HttpRequestParser(self)
+        return rest
 
     def on_message_begin(self) -> None:
         """Begin a request."""

@@ -60,7 +60,7 @@ class ConsumerSettings(Struct, kw_only=True, forbid_unknown_fields=True):
     kind: Annotated[Literal["pull", "push"] | UnsetType, Meta(description="`push` needs `push` or `url`.")] = UNSET
     push: PushSettings | UnsetType | None = UNSET
     url: Annotated[
-        str | UnsetType,
+        str | UnsetType | None,
         Meta(description="The same as `push.url`.", extra_json_schema=settings_of(Push)["url"].bounds()),
     ] = UNSET
     backoff_ms: _Delay | Annotated[list[_Delay], _SOME] | UnsetType | None = UNSET

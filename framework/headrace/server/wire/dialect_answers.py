@@ -34,13 +34,17 @@ class _Named(Struct):
     name: str
 
 
-class _Change(Struct):
-    ack_id: str
-    ack_token: str
+class _Data(Struct, gc=False):
     record: Raw
     changes: Raw | UnsetType
     action: Raw | UnsetType
     metadata: dict[str, Any]
+
+
+class _Change(_Data, gc=False):
+    ack_id: str
+    ack_token: str
+    data: _Data
 
 
 _captured = msgspec.json.Decoder(_Captured)
@@ -76,9 +80,15 @@ def _change(ack_id: str, data: str, at: datetime, consumer: Raw) -> _Change:
             "commit_idx": None,
             "consumer": consumer,
         }
-        return _Change(ack_id, ack_id, Raw(data), UNSET, UNSET, metadata)
+        return _named(ack_id, _Data(Raw(data), UNSET, UNSET, metadata))
     metadata = {**found.metadata, "consumer": consumer}
-    return _Change(ack_id, ack_id, found.record, found.changes, found.action, metadata)
+    return _named(ack_id, _Data(found.record, found.changes, found.action, metadata))
+
+
+def _named(ack_id: str, data: _Data) -> _Change:
+    """A change as all clients of the dialect find it: its parts at the top, and in `data`, where the later ones look. A client
+    that finds no record acks nothing as a message."""
+    return _Change(data.record, data.changes, data.action, data.metadata, ack_id, ack_id, data)
 
 
 def records(consumer: CachedConsumer, share: Share, pending: int, ack_pending: int) -> bytes:
@@ -130,11 +140,9 @@ class Metadata(Struct, kw_only=True):
     consumer: ConsumerNamed
 
 
-class Change(Struct, kw_only=True):
+class ChangeData(Struct, kw_only=True):
     """A captured change or row. For any other message, its data is the `record`."""
 
-    ack_id: str
-    ack_token: Annotated[str, Meta(description="The same as `ack_id`.")]
     record: Any
     metadata: Metadata
     changes: Annotated[Any, Meta(description="Of an update, the old values of what has changed; else null.")] = None
@@ -142,6 +150,14 @@ class Change(Struct, kw_only=True):
         Literal[Action, "read"] | UnsetType,
         Meta(description="`read` for a row of a backfill. Absent for a row and for any other message."),
     ] = UNSET
+
+
+class Change(ChangeData, kw_only=True):
+    """A captured change or row, and the id to ack it by."""
+
+    ack_id: str
+    ack_token: Annotated[str, Meta(description="The same as `ack_id`.")]
+    data: Annotated[ChangeData, Meta(description="The same parts once more, for clients that look for them here.")]
 
 
 class Record(Struct, kw_only=True):

@@ -1,4 +1,4 @@
-"""API types of a consumer's position: seek, replay, pause."""
+"""API types of a consumer's position: seek."""
 
 from __future__ import annotations
 
@@ -59,21 +59,3 @@ class PositionAnswer(Struct):
     """The position of a consumer, or what a seek would do."""
 
     data: Position
-
-
-class Replayed(Struct):
-    """The number of messages that will be delivered again."""
-
-    replayed: int
-
-
-class ReplayedAnswer(Struct):
-    """The number of messages that will be delivered again."""
-
-    data: Replayed
-
-
-class Pause(Struct, kw_only=True, forbid_unknown_fields=True):
-    """How long a consumer is paused."""
-
-    until: Annotated[datetime | None, Meta(description="Null: until somebody resumes it.")] = None

@@ -68,15 +68,18 @@ def values(spec: type[Struct], settings: Mapping[str, Any], *, omit: Collection[
         for setting, name in _names(spec, omit)
     }
     for setting, older in _older_names(spec, omit):
-        value = settings[setting.name]
-        found[older.name] = None if value is None else older.write(value)
+        found[older.name] = _in_older(older, settings[setting.name])
     return found
+
+
+def _in_older(older: OlderName, value: Any) -> Any:
+    return None if value is None else older.write(value)
 
 
 def renamed(spec: type[Struct], sent: Mapping[str, Any]) -> dict[str, Any]:
     """Return sent fields under the names of the spec, in its units. Fields that are no settings stay.
 
-    Raises a `Problem` if a setting is sent under two names with different values, or together with its older name.
+    Raises a `Problem` if a setting is sent under two names with different values.
     """
     found = dict(sent)
     known: dict[str, Any] = {}
@@ -93,10 +96,11 @@ def renamed(spec: type[Struct], sent: Mapping[str, Any]) -> dict[str, Any]:
         known[setting.name] = value
     for setting, older in _older_names(spec, ()):
         if older.name in found:
-            if setting.name in known:
-                raise invalid_field(older.name, f"it is the older name of `{setting.names[0]}`: give one of them")
             value = found.pop(older.name)
-            known[setting.name] = None if value is None else older.read(value)
+            if setting.name not in known:
+                known[setting.name] = None if value is None else older.read(value)
+            elif value != _in_older(older, known[setting.name]):
+                raise invalid_field(older.name, f"it is the older name of `{setting.names[0]}`: give one of them")
     return found | known
 
 

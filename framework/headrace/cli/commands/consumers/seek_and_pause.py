@@ -129,18 +129,3 @@ def pause(
 async def _pause(admin: Administration, stream: str, name: str, end: datetime | None) -> tuple[str, str]:
     await admin.pause(stream, name, end)
     return stream, name
-
-
-def resume(
-    *consumer: ConsumerArguments,
-    backend: Backend = Backend(),  # noqa: B008 - frozen
-    json: JsonOption = False,
-) -> None:
-    """Resume delivery to a paused consumer."""
-    stream, name = administer_consumer(backend, consumer, _resume)
-    print_result({"stream": stream, "consumer": name, "paused": False}, json, f"{name!r} of {stream!r} is resumed.")
-
-
-async def _resume(admin: Administration, stream: str, name: str) -> tuple[str, str]:
-    await admin.resume(stream, name)
-    return stream, name

@@ -213,43 +213,6 @@ def check(
     return NOT_DONE if errors else 0
 
 
-def pause(
-    source: SourceRef,
-    /,
-    *,
-    backend: Backend = Backend(),  # noqa: B008 - frozen
-    json: JsonOption = False,
-) -> None:
-    """Pause capturing, until you resume it.
-
-    Meanwhile the captured server keeps all WAL that is not captured yet. Don't
-    leave a source paused for long.
-    """
-    paused = administer(backend, lambda admin: admin.pause_source(source))
-    text = f"Paused the source {paused.name!r}. Its slot keeps WAL until you run `headrace source postgres resume {paused.name}`."
-    print_result(paused, json, text)
-
-
-def resume(
-    source: SourceRef,
-    /,
-    *,
-    anew: Annotated[
-        bool, flag("Start again with a new slot and a backfill of all tables, for example after the slot was lost.")
-    ] = False,
-    backend: Backend = Backend(),  # noqa: B008 - frozen
-    json: JsonOption = False,
-) -> None:
-    """Resume capturing, from where it was paused."""
-    resumed = administer(backend, lambda admin: admin.resume_source(source, anew=anew))
-    if json:
-        print_json(resumed)
-    elif anew:
-        print(f"The source {resumed.name!r} starts again, with a backfill of {_tables(resumed)}.")
-    else:
-        print(f"Resumed the source {resumed.name!r}.")
-
-
 def _tables(source: SourceInfo) -> str:
     tables: list[Any] = source.settings["tables"]
     return printable(tables[0]) if len(tables) == 1 else f"{len(tables):,} tables"

@@ -1,0 +1,136 @@
+"""The commands of operations, made of the rows of `headrace.admin.requests.operations`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
+from inspect import Parameter, Signature
+from typing import TYPE_CHECKING, Annotated, Any, get_args
+
+import cyclopts
+from msgspec import Struct, structs
+
+from headrace.admin.requests.operations import CONSUMER, OPERATIONS, STREAM, Command, Count, Operation
+from headrace.cli.connection.backend import Backend
+from headrace.cli.connection.connect import administer
+from headrace.cli.connection.consumer_lookup import ConsumerArguments, find_consumer
+from headrace.cli.exit_codes import NOT_DONE
+from headrace.cli.options.common import JsonOption, YesOption
+from headrace.cli.options.selection import options_of
+from headrace.cli.options.times import in_utc
+from headrace.cli.output.formats import count, one_line_json
+from headrace.cli.output.json_output import print_json
+from headrace.cli.output.results import print_list
+from headrace.cli.output.stderr import confirm
+from headrace.cli.output.tables import print_pairs
+
+if TYPE_CHECKING:
+    from headrace.client import Administration
+
+
+def commands_of(group: str) -> Iterator[tuple[str, tuple[Callable[..., int], str]]]:
+    """Yield the commands of a group by their names in it, each with its function and its arguments as the usage shows them."""
+    for name, operation in OPERATIONS.items():
+        called = operation.command
+        if called is not None and called.name.rpartition(" ")[0] == group:
+            usage = "[STREAM] NAME" if operation.path.startswith(CONSUMER) else "NAME" if operation.names else ""
+            yield called.name.split()[-1], (_command(name, operation, called), usage)
+
+
+def _command(method: str, operation: Operation, called: Command) -> Callable[..., int]:
+    """Make the command of an operation that calls this method of `Admin`."""
+
+    async def call(admin: Administration, words: Sequence[str], arguments: dict[str, Any], sure: bool) -> Any:
+        if operation.path.startswith(CONSUMER):
+            words = await find_consumer(admin, words)
+        names = dict(zip(operation.names, words, strict=True))
+        if called.question and not sure and not await confirm(called.question.format(**names)):
+            return None
+        return names, await getattr(admin, method)(*words, **arguments)
+
+    def command(
+        *words: str,
+        backend: Backend = Backend(),  # noqa: B008 - frozen
+        json: bool = False,
+        yes: bool = False,
+        options: Any = None,
+    ) -> int:
+        given = {} if options is None else options.criteria()
+        arguments = {name: value for name, value in given.items() if value is not None}
+        found = administer(backend, call, words, arguments, backend.skips_confirmation(yes))
+        if found is None:
+            return NOT_DONE
+        names, result = found
+        print_answer(operation, called, names, result, json)
+        return NOT_DONE if isinstance(operation.answer, Count) and not result else 0
+
+    parameters = {"backend": (Backend, Backend()), "json": (JsonOption, False)}
+    if called.question:
+        parameters = {"yes": (YesOption, False), **parameters}
+    if operation.body is not None:
+        options = options_of(operation.body)
+        required = any(field.required for field in structs.fields(operation.body))
+        parameters = {"options": (options, Parameter.empty if required else options()), **parameters}
+    made = [
+        Parameter(name, Parameter.KEYWORD_ONLY, annotation=type_, default=default)
+        for name, (type_, default) in parameters.items()
+    ]
+    signature = Signature([*_words(operation), *made])
+    command.__signature__ = signature  # type: ignore[attr-defined]
+    command.__annotations__ = {name: one.annotation for name, one in signature.parameters.items()}
+    command.__doc__ = f"{operation.summary}.\n\n{called.help}".rstrip()
+    return command
+
+
+def _words(operation: Operation) -> Iterator[Parameter]:
+    """Yield the parameters for the names in the path."""
+    if operation.path.startswith(CONSUMER):
+        yield Parameter("words", Parameter.VAR_POSITIONAL, annotation=ConsumerArguments)
+        return
+    for name in operation.names:
+        kind = "stream" if operation.path.startswith(STREAM) else operation.path.split("/")[2].removesuffix("s")
+        help = f"The {kind}'s {'name or id' if name == 'ref' else 'name'}."  # noqa: A001 - as Parameter has it
+        yield Parameter(
+            name, Parameter.POSITIONAL_ONLY, annotation=Annotated[str, cyclopts.Parameter(name="NAME", help=help)]
+        )
+
+
+def print_answer(operation: Operation, called: Command, names: dict[str, str], result: Any, json: bool) -> None:
+    """Print what an operation has returned, as its command says, or as JSON."""
+    answer = operation.answer
+    if json:
+        shown = {answer.field: result} if isinstance(answer, Count) else names if answer is None else result
+        print_json(
+            {"deleted": names[operation.names[-1]]} if operation.method == "DELETE" and answer is None else shown
+        )
+    elif called.done:
+        print(called.done.format(**names, result=count(result, answer.unit) if isinstance(answer, Count) else result))
+    elif isinstance(answer, Count):
+        print(f"{answer.field.capitalize()}: {count(result, answer.unit)}.")
+    elif types := get_args(answer):
+        columns = _columns(called, types[0])
+        print_list(
+            result, json, columns, lambda one: [_text(getattr(one, name)) for name in columns], empty="There are none."
+        )
+    else:
+        print_pairs((name, _text(getattr(result, name))) for name in _columns(called, answer))
+
+
+def _columns(called: Command, answer: type[Struct]) -> Sequence[str]:
+    return called.fields or answer.__struct_fields__
+
+
+def _text(value: Any) -> str:
+    """Format a value of an answer."""
+    match value:
+        case None:
+            return "–"
+        case str():
+            return value
+        case bool():
+            return "yes" if value else "no"
+        case int():
+            return f"{value:,}"
+        case datetime():
+            return in_utc(value)
+    return one_line_json(value)
