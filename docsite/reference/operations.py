@@ -6,14 +6,17 @@ from docsite.reference.markdown import table
 from headrace.admin.requests.operations import CONSUMER, DATABASE, OPERATIONS, SCHEDULE, SOURCE, TOKEN
 
 COMMANDS = {
-    "pause": "consumer pause", "resume": "consumer resume", "replay": "consumer replay",
-    "redrive": "consumer dead-letters redrive", "purge": "consumer dead-letters purge",
-    "check_source": "source postgres check", "pause_source": "source postgres pause", "resume_source": "source postgres resume",
-    "start_backfill": "source backfill start", "cancel_backfills": "source backfill cancel", "verify_source": "source postgres verify",
-    "retry_failures": "source postgres failures retry", "drop_failures": "source postgres failures drop",
-    "pause_schedule": "schedule pause", "resume_schedule": "schedule resume", "run_schedule": "schedule run",
-    "delete_schedule": "schedule rm", "check_database": "database check", "revoke_token": "token revoke",
-}  # fmt: skip
+    "pause": "consumer pause",
+    "replay": "consumer replay",
+    "redrive": "consumer dead-letters redrive",
+    "purge": "consumer dead-letters purge",
+    "check_source": "source postgres check",
+    "start_backfill": "source backfill start",
+    "cancel_backfills": "source backfill cancel",
+    "verify_source": "source postgres verify",
+    "run_schedule": "schedule run",
+    "check_database": "database check",
+}
 """The commands of operations that have code of their own."""
 
 STREAM, ALL = "the stream", "all streams"
@@ -24,8 +27,8 @@ OF = {CONSUMER: STREAM, SOURCE: ALL, SCHEDULE: STREAM, DATABASE: ALL, TOKEN: ALL
 
 def command_of(name: str) -> str | None:
     """Return the command of an operation, as after `headrace`. None if it has none."""
-    command = getattr(OPERATIONS[name], "command", None)
-    return COMMANDS.get(name) if command is None else str(command.name)
+    command = OPERATIONS[name].command
+    return COMMANDS.get(name) if command is None else command.name
 
 
 def scope_of(name: str) -> tuple[str, str]:
