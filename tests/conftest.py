@@ -5,6 +5,7 @@ that tests control.
 from __future__ import annotations
 
 import gc
+import os
 import shutil
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator
@@ -23,7 +24,9 @@ from tests.support import scratch, servers, tiers
 from tests.support.readers import Clock, Reader
 
 # Hypothesis deadlines mean nothing on a shared machine.
-hypothesis.settings.register_profile("headrace", deadline=None, print_blob=True)
+hypothesis.settings.register_profile(
+    "headrace", deadline=None, print_blob=True, max_examples=int(os.environ.get("HEADRACE_TEST_EXAMPLES", "50"))
+)
 hypothesis.settings.load_profile("headrace")
 
 LONGEST = frozenset({"torture", "benchmarks", "upgrade"})

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from docsite.reference import commands, errors, http, metrics, settings, sql
+from docsite.reference import commands, errors, http, metrics, operations, settings, sql
 
 
 class Generated(NamedTuple):
@@ -28,6 +28,7 @@ class Generated(NamedTuple):
 
 GENERATED: Mapping[str, Generated] = {
     "reference/settings.md": Generated("All settings", "of processes, servers, streams, consumers and sources", settings.page),
+    "reference/operations.md": Generated("All operations", "with their method, route, command and scope", operations.page),
     "reference/cli.md": Generated("All commands", "with their arguments and options", commands.page),
     "reference/http.md": Generated("All HTTP routes", "with their parameters, bodies and responses", http.page),
     "reference/http-types.md": Generated("All HTTP types", "of requests and responses", http.types_page),

@@ -189,7 +189,7 @@ def test_spark_says_what_each_part_reached_and_what_the_worker_took(url: str, tm
     assert "2,000 rows were read, with all of their bytes" in result["checks"]
 
 
-@pytest.mark.long
+@pytest.mark.torture  # half a minute or more
 def test_standstill_compares_each_scene_with_the_same_undisturbed(url: str, tmp_path: Path) -> None:
     result = measure(url, tmp_path / "result.json", "standstill", "--messages", "1000", "--repeats", "1")
     assert result["variants"].keys() == {
@@ -205,7 +205,7 @@ def test_standstill_compares_each_scene_with_the_same_undisturbed(url: str, tmp_
     assert "1,010 messages that were committed late, leased once each" in result["variants"]["publishing"]["checks"]
 
 
-@pytest.mark.long
+@pytest.mark.torture  # half a minute or more
 def test_crowd_reports_the_processor_time_of_each_crowd(url: str, tmp_path: Path) -> None:
     result = measure(url, tmp_path / "result.json", "crowd", "--seconds", "1")
     assert result["variants"].keys() == {"of_1", "of_4"}

@@ -1,4 +1,5 @@
-"""`headrace source postgres` and `source backfill`, on a database and on a server in front of one."""
+"""`headrace source postgres` and `source backfill`, on a database and on a server in front of one. The commands of operations are
+tried on a server by `tests/client/test_doors.py`."""
 
 from __future__ import annotations
 
@@ -133,7 +134,6 @@ def test_adding_checks_first_and_prints_what_mends_it(shop: Operator) -> None:
     assert shop.json("stream", "ls") == []
 
 
-@BOTH_WAYS
 def test_a_check_prints_its_findings_and_the_exit_code_says_whether_capture_can_work(shop: Operator) -> None:
     shop.call(*ADD, "--table", "public.orders", "--no-check")
     output = shop.out("source", "postgres", "check", "orders")
@@ -286,7 +286,6 @@ def test_the_state_of_a_capture_is_printed(shop: Operator) -> None:
     assert "mend it so" not in shop.out("source", "info", "orders")
 
 
-@BOTH_WAYS
 def test_pausing_and_resuming(shop: Operator) -> None:
     shop.call(*ADD, "--table", "public.orders", "--no-check")
     assert "keeps WAL until you run `headrace source postgres resume orders`" in shop.out(
@@ -298,7 +297,6 @@ def test_pausing_and_resuming(shop: Operator) -> None:
     assert "Resumed the source 'orders'" in shop.out("source", "postgres", "resume", "orders", "--anew")
 
 
-@BOTH_WAYS
 def test_backfills_are_started_watched_and_cancelled(shop: Operator) -> None:
     assert "There are no backfills" in shop.call("source", "backfill", "ls").err
     shop.call(*ADD, "shop", "--table", "public.orders", "--table", "public.items", "--no-backfill", "--no-check")
@@ -319,7 +317,6 @@ def test_backfills_are_started_watched_and_cancelled(shop: Operator) -> None:
     ]  # fmt: skip
 
 
-@BOTH_WAYS
 def test_a_verification_is_started_and_its_result_is_printed(shop: Operator) -> None:
     shop.call(*ADD, "orders", "--table", "public.orders", "--mode", "rows", "--no-check")
     assert "Queued a verification of public.orders" in shop.out("source", "postgres", "verify", "orders", "--no-wait")
@@ -355,7 +352,6 @@ def test_no_question_is_asked_without_a_terminal(shop: Operator, monkeypatch: py
             assert "--yes" in shop.refused(64, "source", *words.split(" "))
 
 
-@BOTH_WAYS
 def test_failed_changes_are_listed_tried_again_and_dropped(shop: Operator) -> None:
     shop.call(*ADD, "--table", "public.orders", "--no-check")
     assert "There are no failed changes" in shop.call("source", "postgres", "failures", "ls", "orders").err

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from functools import partial
+from itertools import product
 from uuid import uuid4
 
 import msgspec
@@ -250,16 +251,13 @@ async def test_o_sorts_by_one_column_after_the_other_and_the_cursor_stays_with_i
 # --- changes
 
 
-@pytest.mark.parametrize("no", ["n", "escape", "enter"])
-async def test_nothing_is_changed_without_a_yes(
-    database: store.Database, admin: Admin, declare: Declare, no: str
-) -> None:
+async def test_nothing_is_changed_without_a_yes(database: store.Database, admin: Admin, declare: Declare) -> None:
     ship = await declare("ship")
     await _with_dead_letters(ship)
     before = await store.consumers(database)
     async with in_front_of(admin) as person:
         await person.select("consumers", "ship")
-        for key in ("p", "r"):
+        for key, no in product(("p", "r"), ("n", "escape", "enter")):
             await person.ask(key)
             await person.answer(no)
         await person.ask("s", AskPlace)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 import pytest_asyncio
 
@@ -159,21 +161,22 @@ async def test_an_open_screen_closes_when_its_source_is_removed(database: store.
 
 # --- changes
 
+NO = ("n", "escape", "enter")
 
-@pytest.mark.parametrize("no", ["n", *(pytest.param(no, marks=pytest.mark.long) for no in ("escape", "enter"))])
-async def test_nothing_is_changed_without_a_yes(database: store.Database, admin: Admin, no: str) -> None:
+
+async def test_nothing_is_changed_without_a_yes(database: store.Database, admin: Admin) -> None:
     shop = await captured(database)
     await shop.backfill("public.orders", 10, 5)
     await shop.fail("street")
     before = (await store.sources_at_work(database), await store.capture_failures(database, shop.id))
     async with in_front_of(admin) as person:
         await person.select("sources", "shop")
-        for key in ("p", "c"):
+        for key, no in zip(("p", "c", "p"), NO, strict=True):
             await person.ask(key)
             await person.answer(no)
         await person.press("enter")
         await person.until(lambda: "no street" in person.text)
-        for key in ("p", "c", "R"):
+        for key, no in product(("p", "c", "R"), NO):
             await person.ask(key)
             await person.answer(no)
     assert (await store.sources_at_work(database), await store.capture_failures(database, shop.id)) == before

@@ -132,7 +132,8 @@ def _without_size(found: Any) -> Any:
 
 async def _filled(remote: Remote, messages: int = 3) -> None:
     await remote.create_stream("orders")
-    await remote.create_consumer(ConsumerSpec(stream="orders", name="ship", max_deliver=2))
+    # A lease that expires between two calls would be a difference.
+    await remote.create_consumer(ConsumerSpec(stream="orders", name="ship", max_deliver=2, ack_wait=3600.0))
     await remote.send_many(
         "orders", [f"orders.{n}" for n in range(messages)], [f'{{"n": {n}}}' for n in range(messages)], [None] * messages
     )  # fmt: skip

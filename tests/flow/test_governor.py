@@ -149,7 +149,7 @@ def after_a_lull(before: Latency, after: Latency) -> Consumer:
 
 
 def test_after_a_time_without_work_calls_may_take_longer() -> None:
-    assert after_a_lull(waits(0.01), waits(30)).run(10)[-1].actors == 64
+    assert after_a_lull(waits(0.1), waits(30)).run(10)[-1].actors == 64
 
 
 def test_after_a_time_without_work_a_downstream_still_takes_no_more_than_before() -> None:

@@ -249,7 +249,7 @@ class CustodyMachine(RuleBasedStateMachine):
         }
 
 
-CustodyMachine.TestCase.settings = settings(max_examples=200, stateful_step_count=60, deadline=None)
+CustodyMachine.TestCase.settings = settings(max_examples=100, stateful_step_count=60, deadline=None)
 TestCustody = CustodyMachine.TestCase
 
 

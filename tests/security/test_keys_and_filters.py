@@ -67,7 +67,7 @@ async def judged(dsn: str, candidates: list[str]) -> tuple[list[bool], list[bool
 
 
 @given(st.lists(texts, min_size=40, max_size=60))
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_the_database_and_the_model_take_the_same_keys_and_filters(dsn: str, candidates: list[str]) -> None:
     run(_emptied(dsn))
     keys, scheduled, filters = run(judged(dsn, candidates))

@@ -101,7 +101,7 @@ async def _say(data: bytes, cuts: list[int]) -> tuple[Transport, dict[int, int]]
     return transport, bounds.refused
 
 
-@settings(max_examples=150)
+@settings(max_examples=75)
 @given(st.lists(st.one_of(_sound, _chunked), min_size=1, max_size=5), st.lists(st.integers(0, 1500), max_size=20))
 def test_sound_requests_are_answered_each_once(requests: list[bytes], cuts: list[int]) -> None:
     transport, refused = asyncio.run(_say(b"".join(requests), cuts))
@@ -109,7 +109,7 @@ def test_sound_requests_are_answered_each_once(requests: list[bytes], cuts: list
     assert (transport.closed, refused) == (True, {})  # connection_lost closes it
 
 
-@settings(max_examples=250)
+@settings(max_examples=125)
 @given(
     st.lists(st.one_of(_sound, _chunked, _odd, _large, st.binary(max_size=300)), min_size=1, max_size=5),
     st.lists(st.integers(0, 2000), max_size=20),
@@ -121,7 +121,7 @@ def test_anything_is_answered_or_refused(pieces: list[bytes], cuts: list[int]) -
     assert sum(refused.values()) <= 1 + len(pieces)
 
 
-@settings(max_examples=100)
+@settings(max_examples=50)
 @given(st.integers(300, 700), st.lists(st.integers(0, 800), max_size=20))
 def test_a_head_is_judged_by_its_size_however_it_is_cut(size: int, cuts: list[int]) -> None:
     whole = request(b"", b"x: " + b"y" * size)

@@ -169,18 +169,25 @@ def _under_both(routes: list[tuple[str, str]]) -> Iterator[tuple[str, str, str]]
 async def _status(client: httpx.AsyncClient, method: str, path: str, word: str, token: str | None) -> int:
     body = BODIES.get(word, None if method in ("GET", "DELETE") else {})
     header = {} if token is None else {"authorization": f"Bearer {token}"}
-    return (await client.request(method, path, json=body, headers=header)).status_code
+    answer = await client.request(method, path, json=body, headers=header)
+    assert ("www-authenticate" in answer.headers) == (answer.status_code == 401), (method, path)
+    if answer.status_code in (401, 403) and path.startswith(("/v1", "/api")):
+        assert set(answer.json()) == {"summary", "code"}, (method, path)
+    return answer.status_code
 
 
 async def test_every_route_wants_a_token_and_the_right_one(client: httpx.AsyncClient) -> None:
     tokens = await _tokens(client)
     for method, path, word in await _routes(client):
         statuses = [await _status(client, method, path, word, token) for token in (None, tokens["weak"], tokens["ops"])]
+        unknown = await _status(client, method, path, word, "nonsense")
         if word in OF_THE_CALLER:
             continue
         if word in WANT_NONE:
-            assert not {401, 403} & set(statuses), (method, path, statuses)
-        elif word in OF_ITS_STREAMS:
+            assert not {401, 403} & {unknown, *statuses}, (method, path, statuses)
+            continue
+        assert unknown == 401, (method, path)
+        if word in OF_ITS_STREAMS:
             assert statuses == [401, 200, 200], (method, path, statuses)
         else:
             assert statuses[:2] == [401, 403], (method, path, statuses)

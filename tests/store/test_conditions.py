@@ -158,7 +158,7 @@ def judge(condition: Condition, row: Row) -> bool:
 
 @given(st.lists(rows, min_size=8, max_size=25), st.lists(conditions, min_size=8, max_size=25))
 @settings(
-    max_examples=25,
+    max_examples=12,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 def test_the_database_judges_content_as_the_model_does(dsn: str, some: list[Row], wanted: list[Condition]) -> None:

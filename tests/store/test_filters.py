@@ -39,7 +39,7 @@ async def judged(dsn: str, texts: list[str], some: list[str]) -> list[list[bool]
 
 
 @given(batches())
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_the_database_judges_keys_as_the_model_does(dsn: str, batch: tuple[list[str], list[str]]) -> None:
     some, texts = batch
     for key, row in zip(some, run(judged(dsn, texts, some)), strict=True):

@@ -246,7 +246,7 @@ QUIETLY = settings(suppress_health_check=list(HealthCheck))
 
 
 def test_a_compacted_stream_keeps_its_promises_under_any_order_of_operations(machine: type[Compacted]) -> None:
-    run_state_machine_as_test(machine, settings=settings(QUIETLY, max_examples=25, stateful_step_count=40))
+    run_state_machine_as_test(machine, settings=settings(QUIETLY, max_examples=15, stateful_step_count=40))
 
 
 @pytest.mark.torture

@@ -530,7 +530,7 @@ QUIETLY = settings(suppress_health_check=list(HealthCheck))
 
 
 def test_the_store_keeps_its_promises_under_any_order_of_operations(machine: type[Consumer]) -> None:
-    run_state_machine_as_test(machine, settings=settings(QUIETLY, max_examples=25, stateful_step_count=50))
+    run_state_machine_as_test(machine, settings=settings(QUIETLY, max_examples=15, stateful_step_count=50))
 
 
 @pytest.mark.torture

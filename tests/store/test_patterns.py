@@ -66,7 +66,7 @@ def _matches(postgres: psycopg.Connection[Any], op: str, pattern: str, found: li
     return matches
 
 
-@settings(max_examples=400, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(pattern=patterns, found=st.lists(texts, min_size=20, max_size=40))
 @example(pattern="[[:lower:]]+", found=["a", "A", "1", ""])
 @example(pattern="a$", found=["a", "a\n"])
@@ -108,7 +108,7 @@ def test_a_class_has_the_same_characters(postgres: psycopg.Connection[Any], patt
     )
 
 
-@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     op=st.sampled_from(["like", "ilike"]),
     pattern=st.text(st.sampled_from("aAkK%_\\éſK.\n"), max_size=6),

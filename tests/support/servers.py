@@ -14,14 +14,27 @@ import psycopg
 
 from headrace import store
 from headrace.embedded import EmbeddedPostgres
+from headrace.embedded.binaries import find_installation
 from headrace.testing.databases import make_template, on_server
 
 __all__ = ["QUICK", "clone", "destroy", "ensure_template", "on_server", "opened", "run", "server"]
 
 T = TypeVar("T")
 
-# Nothing that a test run writes has to survive a power cut.
-QUICK = {"fsync": "off", "full_page_writes": "off", "max_connections": "200", "max_prepared_transactions": "10"}
+# Nothing that a test run writes has to survive a power cut. A new database is in no buffer yet: its pages are read by the
+# process that needs them, and few buffers are looked through when it is dropped.
+QUICK = {
+    "fsync": "off",
+    "full_page_writes": "off",
+    "max_connections": "200",
+    "max_prepared_transactions": "10",
+    "shared_buffers": "32MB",
+}
+
+
+def _embedded(directory: Path) -> EmbeddedPostgres:
+    newest = find_installation().major >= 18
+    return EmbeddedPostgres(directory, settings=QUICK | ({"io_method": "sync"} if newest else {}))
 
 
 @contextmanager
@@ -34,12 +47,54 @@ def server(directory: Path) -> Iterator[str]:
         with _administered(given):
             yield given
         return
-    with EmbeddedPostgres(directory, settings=QUICK).acquire() as handle, _administered(handle.url):
+    with _embedded(directory).acquire() as handle, _administered(handle.url):
         yield handle.url
 
 
-_administrators: dict[str, psycopg.Connection[Any]] = {}
-"""The connections that make and drop the databases of this process. To open one each time takes as long as the work."""
+class _Administrator:
+    """Makes and drops the databases of this process over one connection. To open one each time takes as long as the work.
+
+    `drop database` sleeps for a tenth of a second if a connection to the database is still ending, which was a tenth of the
+    suite's time. Such a database is dropped after the next one.
+    """
+
+    def __init__(self, dsn: str) -> None:
+        self._connection = psycopg.connect(dsn, autocommit=True)
+        self._left: list[str] = []
+
+    @property
+    def closed(self) -> bool:
+        return self._connection.closed
+
+    def create(self, name: str, template: str) -> None:
+        # To copy the files takes two thirds of the time of writing each page to the WAL.
+        strategy = "strategy file_copy" if self._connection.info.server_version >= 150_000 else ""
+        self._connection.execute(f"create database {name} template {template} {strategy}")
+
+    def drop(self, name: str) -> None:
+        """End the connections to a database, and drop it now or later."""
+        self._drop_left()
+        ended = self._connection.execute(_END_CONNECTIONS, [name, name]).rowcount
+        self._left.append(name)
+        if not ended:
+            self._drop_left()
+
+    def close(self) -> None:
+        self._drop_left()
+        self._connection.close()
+
+    def _drop_left(self) -> None:
+        while self._left:
+            self._connection.execute(f"drop database {self._left.pop()} with (force)")
+
+
+_END_CONNECTIONS = """
+    select pg_terminate_backend(pid) from pg_stat_activity where backend_type = 'client backend' and datname = %s
+       and not exists (select from pg_replication_slots where database = %s)
+"""
+"""A database with a slot is dropped now, since a server has few slots."""
+
+_administrators: dict[str, _Administrator] = {}
 
 
 @contextmanager
@@ -47,21 +102,21 @@ def _administered(dsn: str) -> Iterator[None]:
     try:
         yield
     finally:
-        if connection := _administrators.pop(dsn, None):
-            connection.close()
+        if administrator := _administrators.pop(dsn, None):
+            administrator.close()
 
 
-def _administrator(dsn: str) -> psycopg.Connection[Any]:
-    connection = _administrators.get(dsn)
-    if connection is None or connection.closed:
-        connection = _administrators[dsn] = psycopg.connect(dsn, autocommit=True)
-    return connection
+def _administrator(dsn: str) -> _Administrator:
+    administrator = _administrators.get(dsn)
+    if administrator is None or administrator.closed:
+        administrator = _administrators[dsn] = _Administrator(dsn)
+    return administrator
 
 
 def destroy(directory: Path) -> None:
     """Remove the server in `directory`, if there is one, with its data."""
     if directory.exists():
-        EmbeddedPostgres(directory, settings=QUICK).destroy()
+        _embedded(directory).destroy()
 
 
 def ensure_template(server_dsn: str) -> str:
@@ -75,14 +130,11 @@ def clone(server_dsn: str, template: str | None) -> Iterator[str]:
     a template it is empty.
     """
     name = f"headrace_test_{secrets.token_hex(6)}"
-    administrator = _administrator(server_dsn)
-    # To copy the files takes two thirds of the time of writing each page to the WAL.
-    strategy = "strategy file_copy" if administrator.info.server_version >= 150_000 else ""
-    administrator.execute(f"create database {name} template {template or 'template1'} {strategy}")
+    _administrator(server_dsn).create(name, template or "template1")
     try:
         yield on_server(server_dsn, name)
     finally:
-        _administrator(server_dsn).execute(f"drop database {name} with (force)")
+        _administrator(server_dsn).drop(name)
 
 
 @asynccontextmanager

@@ -28,7 +28,7 @@ select count(pg_terminate_backend(pid)) from (
 @pytest.mark.long
 @pytest.mark.asyncio
 async def test_nothing_is_lost_while_backends_are_killed(database: store.Database, tmp_path: Path) -> None:
-    await run_through_kills(database, tmp_path, seconds=4)
+    await run_through_kills(database, tmp_path, seconds=3)
 
 
 @pytest.mark.torture

@@ -34,7 +34,7 @@ def server(tmp_path: Path) -> Iterator[EmbeddedPostgres]:
 
 @pytest.mark.asyncio
 async def test_what_was_published_survives_crashes(server: EmbeddedPostgres, tmp_path: Path) -> None:
-    await run_through_crashes(server, tmp_path, crashes=3)
+    await run_through_crashes(server, tmp_path, crashes=2)
 
 
 @pytest.mark.torture

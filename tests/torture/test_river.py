@@ -43,7 +43,7 @@ def test_the_history_determines_the_tree() -> None:
 @pytest.mark.long
 @pytest.mark.asyncio
 async def test_the_tree_is_exact_through_kills_and_pauses(database: store.Database, tmp_path: Path) -> None:
-    await run_history(database, tmp_path, changes()[:1500], workers=3, seconds=6)
+    await run_history(database, tmp_path, changes()[:800], workers=3, seconds=3)
 
 
 @pytest.mark.torture

@@ -114,7 +114,7 @@ class HTTPPublisher(Publisher):
 @pytest.mark.asyncio
 @pytest.mark.long
 async def test_old_and_new_processes_run_side_by_side(empty_dsn: str, tmp_path: Path) -> None:
-    await roll(empty_dsn, tmp_path, messages=3000, restarts=8)
+    await roll(empty_dsn, tmp_path, messages=2000, restarts=8)
 
 
 @pytest.mark.torture

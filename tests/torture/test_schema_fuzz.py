@@ -32,7 +32,7 @@ async def test_random_schema_changes_harm_no_writer_and_no_copy(
 ) -> None:
     with servers.clone(server_dsn, None) as app, servers.clone(server_dsn, None) as twin:
         async with running(seed, database, app, twin, tmp_path / "capturer", given=given) as (run, process):
-            await run.run(process, rounds=4, kills=0.2)
+            await run.run(process, rounds=2, kills=0.2)
 
 
 @pytest.mark.torture

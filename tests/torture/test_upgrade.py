@@ -19,7 +19,7 @@ from tests.torture.publishers import Publishers
 @pytest.mark.asyncio
 @pytest.mark.long
 async def test_running_workers_and_publishers_survive_an_upgrade(database: store.Database, tmp_path: Path) -> None:
-    await run_through_upgrades(database, tmp_path, upgrades=10)
+    await run_through_upgrades(database, tmp_path, upgrades=4)
 
 
 @pytest.mark.torture

@@ -55,7 +55,7 @@ def test_three_revisions_up_equal_a_fresh_schema_and_no_process_takes_them_back(
         done = migrate(package, empty_dsn)
         assert done.returncode == 0, done.stderr
     before = found(empty_dsn)
-    for package in (*released, CURRENT, *later[:2]):
+    for package in (*released, CURRENT, later[1]):
         assert migrate(package, empty_dsn).returncode == 0
         assert migrate(package, empty_dsn, "--check").returncode == 0
     assert not differences(found(empty_dsn), before)

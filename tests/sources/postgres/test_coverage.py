@@ -28,7 +28,7 @@ async def connection(empty_dsn: str) -> AsyncIterator[SourceConnection]:
         yield connection
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.torture) for seed in range(1, 5))])
 async def test_the_relations_that_refuse_writes_are_those_of_the_server(
     connection: SourceConnection, seed: int
 ) -> None:

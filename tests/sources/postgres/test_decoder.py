@@ -78,7 +78,7 @@ def decoded(data: bytes, decoder: Decoder) -> m.AnyMessage:
     return message.rows() if isinstance(message, m.ShortChange) else message
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(conversations)
 def test_every_message_comes_out_as_it_was_written(conversation: list[m.AnyMessage]) -> None:
     decoder, short = Decoder(), Decoder(short_changes=True)

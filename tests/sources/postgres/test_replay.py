@@ -28,7 +28,7 @@ CASES = [("changes", "default"), ("changes", "full"), ("rows", "default")]
 
 @pytest.mark.parametrize(("mode", "identity"), CASES)
 def test_the_stream_replayed_equals_the_tables(dsn: str, mode: Mode, identity: str) -> None:
-    run(dsn, mode, identity, examples=12)
+    run(dsn, mode, identity, examples=6)
 
 
 @pytest.mark.torture

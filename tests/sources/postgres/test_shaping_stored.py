@@ -67,7 +67,7 @@ async def test_odd_json_is_stored_or_is_a_failure(database: store.Database, tran
 
 
 async def test_random_rows_under_random_keys_are_stored(database: store.Database) -> None:
-    @settings(max_examples=200)
+    @settings(max_examples=100)
     @given(name=TEXTS, data=st.sampled_from(ODD_JSON))
     def shape(name: str, data: bytes) -> None:
         for shaped in both:

@@ -148,7 +148,7 @@ async def test_a_truncated_mirror_and_a_swapped_table_are_repaired(mirror: Captu
     assert await mirror_of(mirror) == {}
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.torture) for seed in range(1, 10))])
 async def test_a_mirror_that_is_repaired_while_others_write_is_never_set_back(
     mirror: Capture, connect: Any, seed: int
 ) -> None:

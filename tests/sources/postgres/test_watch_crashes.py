@@ -52,8 +52,8 @@ class Crashes:
 
 
 def steps() -> list[Any]:
-    """All steps, of which `make test` runs each ninth, `make test-long` two of nine more, and `make torture` the rest."""
-    marks = {2: [pytest.mark.long], 5: [], 8: [pytest.mark.long]}
+    """All steps, of which `make test` runs each ninth, `make test-long` one of nine more, and `make torture` the rest."""
+    marks = {5: [], 8: [pytest.mark.long]}
     return [pytest.param(step, marks=marks.get(step % 9, [pytest.mark.torture])) for step in range(1, STEPS)]
 
 
