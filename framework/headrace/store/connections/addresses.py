@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import random
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
-from urllib.parse import parse_qs, unquote, urlsplit
 
 import asyncpg
+
+from headrace.model.database_url import UNREADABLE, UrlError
 
 AVOID_SECONDS = 60.0
 """Seconds for which an address that did not respond is tried after the others. Applies if the URL says which
@@ -29,17 +31,21 @@ class Addresses:
     The driver would try all of them within one deadline, which an unresponsive first address uses up.
 
     Attributes:
+        all: each host with its port. Empty if the URL names none.
         primary: whether only a server that takes writes is accepted (`target_session_attrs`). There is one
             such server.
     """
 
-    def __init__(self, dsn: str) -> None:
-        self._all = addresses_of(dsn)
-        self.primary = _target_attribute(dsn) in ("primary", "read-write")
+    def __init__(self, parameters: Mapping[str, str]) -> None:
+        target = parameters.get("target_session_attrs")
+        self.all = addresses_of(parameters)
+        self.primary = target in ("primary", "read-write")
+        self._by_driver = len(self.all) < 2 or target == "prefer-standby"
+        self._shuffled = parameters.get("load_balance_hosts") == "random"
         self._unresponsive: dict[Address, float] = {}
 
     def __len__(self) -> int:
-        return max(len(self._all), 1)
+        return max(len(self.all), 1)
 
     async def connect(self, attempt: Callable[..., Awaitable[Any]], timeout: float, **options: Any) -> Any:
         """Connect with `attempt`. It is passed `host`, `port` and `timeout` if there are several addresses.
@@ -47,9 +53,9 @@ class Addresses:
         Args:
             timeout: seconds for all addresses together.
         """
-        if len(self._all) < 2:
+        if self._by_driver:
             return await attempt(timeout=timeout, **options)
-        share = max(timeout / len(self._all), MIN_TIMEOUT)
+        share = max(timeout / len(self.all), MIN_TIMEOUT)
         failure: BaseException | None = None
         for address in self._in_order():
             host, port = address
@@ -67,41 +73,21 @@ class Addresses:
 
     def _in_order(self) -> list[Address]:
         since = time.monotonic() - AVOID_SECONDS
-        return sorted(self._all, key=lambda address: self._unresponsive.get(address, 0.0) > since)
+        found = random.sample(self.all, len(self.all)) if self._shuffled else self.all
+        return sorted(found, key=lambda address: self._unresponsive.get(address, 0.0) > since)
 
 
-def addresses_of(dsn: str) -> list[Address]:
-    """The hosts and ports of a URL. Empty if there is no choice, or if only the driver can read the URL."""
-    try:
-        parts = urlsplit(dsn)
-        parameters = parse_qs(parts.query)
-    except ValueError:
+def addresses_of(parameters: Mapping[str, str]) -> list[Address]:
+    """The addresses that parameters of libpq name. Empty if they name none, so that the driver tries its own."""
+    names = parameters.get("hostaddr") or parameters.get("host")
+    if not names:
         return []
-    authority = unquote(parts.netloc.rpartition("@")[2])
-    hosts = [_host_and_port(one) for one in authority.split(",")] if authority else []
-    if not hosts and "host" in parameters:
-        hosts = [(host, "") for host in parameters["host"][-1].split(",")]
-    ports = parameters["port"][-1].split(",") if "port" in parameters else []
-    if len(ports) not in (0, 1, len(hosts)) or _target_attribute(dsn) == "prefer-standby":
-        return []
-    common = ports * len(hosts) if len(ports) == 1 else ports or [""] * len(hosts)
+    hosts, ports = names.split(","), parameters.get("port", "").split(",")
+    if len(ports) not in (1, len(hosts)):
+        raise UrlError(f"has {len(hosts)} hosts and {len(ports)} ports. Give one port, or one for each host.")
     try:
-        return [(host, int(port or other or 5432)) for (host, port), other in zip(hosts, common, strict=True)]
-    except ValueError:
-        return []
-
-
-def _target_attribute(dsn: str) -> str:
-    """The kind of server that the URL asks for."""
-    try:
-        return parse_qs(urlsplit(dsn).query).get("target_session_attrs", ["any"])[-1]
-    except ValueError:
-        return "any"
-
-
-def _host_and_port(text: str) -> tuple[str, str]:
-    if text.startswith("["):  # an IPv6 address
-        host, _, port = text[1:].partition("]")
-        return host, port.removeprefix(":")
-    host, _, port = text.partition(":")
-    return host, port
+        for host in hosts:
+            host.encode("idna")
+    except UnicodeError:
+        raise UrlError(UNREADABLE) from None
+    return [(host, int(port or 5432)) for host, port in zip(hosts, ports * (len(hosts) // len(ports)), strict=True)]
