@@ -115,7 +115,7 @@ PROVIDERS: dict[str, tuple[str, dict[str, str]]] = {
     "xata": (f"postgresql://ws1:xau_{P}@eu-central-1.sql.xata.example.com:5432/shop:main?sslmode=require", {"dbname": "shop:main"}),
     "nile": (f"postgres://0190a-b:{P}@eu-central-1.db.thenile.example.com:5432/shop", {"user": "0190a-b"}),
     "tembo": (f"postgresql://postgres:{P}@org-shop-inst.data-1.use1.tembo.example.com:5432/postgres", {"dbname": "postgres"}),
-    "scaleway": (f"postgres://shop:{P}@51.15.0.1:12345/rdb?sslmode=require", {"host": "51.15.0.1"}),
+    "scaleway": (f"postgres://shop:{P}@192.0.2.15:12345/rdb?sslmode=require", {"host": "192.0.2.15"}),
     "ovh": (
         f"postgres://avnadmin:{P}@postgresql-1-o2.database.cloud.ovh.example.com:20184/defaultdb?sslmode=require",
         {"port": "20184"},
