@@ -5,6 +5,8 @@ asyncpg knows some of them. It sends those that it does not know to the server, 
 
 from __future__ import annotations
 
+from itertools import groupby
+
 import msgspec
 
 AS_PSQL = "as for psql"
@@ -149,9 +151,10 @@ PARAMETERS = (
 
 
 def table() -> str:
-    """Render the parameters as a Markdown table."""
+    """Render the parameters as a Markdown table. Neighbours with the same effect share a row."""
     rows = ["| parameter | the store (asyncpg) | captures and Spark (libpq) |", "| --- | --- | --- |"]
-    rows += [f"| `{parameter.name}` | {_effect(parameter)} | {parameter.libpq} |" for parameter in PARAMETERS]
+    for cells, group in groupby(PARAMETERS, lambda parameter: (_effect(parameter), parameter.libpq)):
+        rows.append(f"| {', '.join(f'`{parameter.name}`' for parameter in group)} | {' | '.join(cells)} |")
     return "\n".join(rows) + "\n"
 
 
