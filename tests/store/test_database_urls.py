@@ -169,6 +169,7 @@ async def test_verified_tls_needs_a_root_certificate(monkeypatch: pytest.MonkeyP
         ("gssencmode=require", "has gssencmode=require, which .* can't honour. Encrypt by TLS"),
         ("require_auth=scram-sha-256", "has require_auth, which .* can't honour.*sslmode=verify-full"),
         ("require_auth=!password&sslmode=require", "has require_auth"),
+        ("require_auth=none&sslmode=verify-full&host=/tmp", "has require_auth"),
         ("requirepeer=postgres", "has requirepeer"),
         ("sslcrldir=/tmp", "has sslcrldir, .* Name one file"),
         ("sslcertmode=require", "has sslcertmode=require"),
@@ -180,6 +181,8 @@ async def test_verified_tls_needs_a_root_certificate(monkeypatch: pytest.MonkeyP
             "hostaddr=192.0.2.1&sslmode=verify-full",
             "has host and hostaddr with sslmode=verify-full. Leave hostaddr out",
         ),
+        ("host=a,b&hostaddr=192.0.2.1", "has 2 hosts"),
+        ("host=%40abstract", "has a host in the abstract namespace"),
         ("host=a,b&port=1,2,3", "has 2 hosts and 3 ports"),
         ("service=nowhere", "has service='nowhere', which is not in .*Add .nowhere. there"),
     ],
@@ -276,6 +279,7 @@ async def test_an_address_is_used_in_the_place_of_a_lookup(
         ("postgresql://u%40x:p@a/d", [("a", 5432)]),
         ("postgresql://u:p#?@a/d", [("a", 5432)]),
         ("postgresql:///d?hostaddr=192.0.2.1,192.0.2.2&host=a,b", [("192.0.2.1", 5432), ("192.0.2.2", 5432)]),
+        ("postgresql:///d?hostaddr=,192.0.2.2&host=a,b", [("a", 5432), ("192.0.2.2", 5432)]),
         ("postgresql:///d", []),
     ],
 )
@@ -328,6 +332,14 @@ async def test_settings_in_the_options_take_precedence(empty_dsn: str, written: 
             assert await database.fetchval("select current_setting('standard_conforming_strings')") == "on"
         finally:
             await database.close()
+
+
+async def test_transactions_of_headrace_keep_their_isolation(dsn: str) -> None:
+    options = "-c default_transaction_isolation=serializable -c standard_conforming_strings=off"
+    async with App(write(read(dsn) | {"options": options})) as app:
+        assert await app.database.fetchval("select current_setting('transaction_isolation')") == "read committed"
+        async with app.transaction() as transaction:  # those of your code have the level that you chose
+            assert await transaction.fetchval("select current_setting('transaction_isolation')") == "serializable"
 
 
 # --- one setting for several libraries

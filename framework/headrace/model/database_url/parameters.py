@@ -80,7 +80,7 @@ PARAMETERS = (
         number=True,
     ),
     Parameter("client_encoding", effect="ignored: it is UTF-8", libpq="ignored: it is UTF-8"),
-    Parameter("options", effect="as for psql. Its settings take the place of Headrace's own"),
+    Parameter("options", effect="as for psql. Its timeouts and settings of TCP take the place of Headrace's own"),
     Parameter(
         "application_name",
         effect="ignored: connections have names of Headrace",

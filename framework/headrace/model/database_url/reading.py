@@ -29,6 +29,8 @@ _PAIR = re.compile(r"\s*(\w+)\s*=\s*(?:'((?:[^'\\]|\\.)*)'|((?:[^\s\\']|\\.|\\\Z
 _NO_TOKEN = re.compile(r"%(?![0-9A-Fa-f]{2})|%00")
 _NO_TEXT = re.compile("[\\0\\ud800-\\udfff]")
 
+_PORTS = range(1, 65536)
+
 _KNOWN = {parameter.name: parameter for parameter in PARAMETERS}
 
 _SIMILAR = {
@@ -146,7 +148,9 @@ def _wrong(name: str, value: str) -> str | None:
     parameter = _KNOWN.get(name)
     if parameter is None:
         return _unknown(name)
-    if name == "port" and not re.fullmatch(r"\d{0,5}(,\d{0,5})*", value, re.ASCII):
+    if name == "port" and not all(
+        re.fullmatch(r"\d{0,5}", port, re.ASCII) and int(port or 1) in _PORTS for port in value.split(",")
+    ):
         return UNREADABLE
     if value and parameter.choices and value not in parameter.choices:
         return f"has {name}={value!r:.40}. Use one of {', '.join(parameter.choices)}."

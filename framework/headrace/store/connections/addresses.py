@@ -79,15 +79,32 @@ class Addresses:
 
 def addresses_of(parameters: Mapping[str, str]) -> list[Address]:
     """The addresses that parameters of libpq name. Empty if they name none, so that the driver tries its own."""
-    names = parameters.get("hostaddr") or parameters.get("host")
-    if not names:
+    names, numbers = (parameters.get(name, "").split(",") for name in ("host", "hostaddr"))
+    ports = parameters.get("port", "").split(",")
+    count = max(len(names), len(numbers))
+    if any(len(values) != count for values in (names, numbers) if values != [""]) or len(ports) not in (1, count):
+        raise UrlError(
+            f"has {count} hosts and {len(ports)} ports. Give one port, or a host, an address and a port for each."
+        )
+    hosts = [number or name for name, number in zip(_each(names, count), _each(numbers, count), strict=True)]
+    if hosts == [""]:
         return []
-    hosts, ports = names.split(","), parameters.get("port", "").split(",")
-    if len(ports) not in (1, len(hosts)):
-        raise UrlError(f"has {len(hosts)} hosts and {len(ports)} ports. Give one port, or one for each host.")
+    for host in hosts:
+        _check(host)
+    return [(host, int(port or 5432)) for host, port in zip(hosts, _each(ports, count), strict=True)]
+
+
+def _each(values: list[str], count: int) -> list[str]:
+    return values * count if len(values) == 1 else values
+
+
+def _check(host: str) -> None:
+    """Raise `UrlError` for a host that asyncpg can't connect to."""
+    if host.startswith("@"):
+        raise UrlError(
+            "has a host in the abstract namespace, which asyncpg can't connect to. Name a directory of sockets."
+        )
     try:
-        for host in hosts:
-            host.encode("idna")
+        host.encode("idna")
     except UnicodeError:
         raise UrlError(UNREADABLE) from None
-    return [(host, int(port or 5432)) for host, port in zip(hosts, ports * (len(hosts) // len(ports)), strict=True)]

@@ -148,16 +148,16 @@ def _tls(parameters: Mapping[str, str], addresses: Addresses) -> dict[str, str]:
         if mode not in (None, "verify-full"):
             raise UrlError(f"has sslmode={mode} with sslrootcert=system. Use sslmode=verify-full with it.")
         mode = "verify-full"
-    # With a root certificate, `require` verifies like `verify-ca`.
-    has_root = bool(root) or os.path.isfile(os.path.expanduser("~/.postgresql/root.crt"))
-    verified = mode in _VERIFYING or (mode == "require" and has_root)
-    if parameters.get("channel_binding") == "require":
-        hosts = [host for host, _ in addresses.all]
-        if mode == "disable" or not hosts or any(host.startswith(("/", "@")) for host in hosts):
+    bound = parameters.get("channel_binding") == "require"
+    if (bound or "require_auth" in parameters) and mode == "require" and (root or os.path.isfile(_default_root())):
+        mode = "verify-ca"  # libpq and asyncpg take it for that, as long as the file is there
+    by_tls = mode != "disable" and addresses.all and not any(host.startswith("/") for host, _ in addresses.all)
+    if bound:
+        if not by_tls:
             raise UrlError("has channel_binding=require without TLS. Connect by TLS, or leave it out.")
-        if not verified:
-            mode, root, verified = "verify-full", root or "system", True
-    if "require_auth" in parameters and not verified:
+        if mode not in _VERIFYING:
+            mode, root = "verify-full", root or "system"
+    if "require_auth" in parameters and not (by_tls and mode in _VERIFYING):
         raise UrlError(
             "has require_auth, which connections of Headrace's store can't honour: asyncpg logs in as the server asks."
             " Verify the server instead, with sslmode=verify-full, or leave it out."
@@ -168,6 +168,10 @@ def _tls(parameters: Mapping[str, str], addresses: Addresses) -> dict[str, str]:
             " with the address."
         )
     return {name: value for name, value in (("sslmode", mode), ("sslrootcert", root)) if value}
+
+
+def _default_root() -> str:
+    return os.path.expanduser("~/.postgresql/root.crt")
 
 
 def _system_context(tls: Mapping[str, str]) -> ssl.SSLContext:

@@ -113,9 +113,10 @@ class Connector:
         return await self._connect(options.pop("timeout"), options)
 
     def _session(self) -> dict[str, str]:
-        """The settings of a session. Settings in the URL take precedence."""
+        """The settings of a session. Those in the URL take precedence, unless transactions of Headrace depend on them."""
         given = {"options": self._parameters.options} if self._parameters.options else {}
-        ours = {name: value for name, value in self._settings.items() if name not in self._parameters.settings}
+        free = self._parameters.settings - _YOURS.keys()
+        ours = {name: value for name, value in self._settings.items() if name not in free}
         return {"application_name": self._application_name, **given, **ours}
 
 
