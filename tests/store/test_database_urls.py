@@ -23,6 +23,7 @@ from headrace.sources.postgres.connection.source_connection import SourceConnect
 from headrace.sources.postgres.errors import SourceStopped
 from headrace.store.connections.driver_parameters import DriverParameters
 from tests.support.provider_urls import PROVIDERS, REFUSED
+from tests.support.silence import proxied
 from tests.support.tls import Certificates, certificates, tls_in_front
 
 pytestmark = pytest.mark.asyncio
@@ -125,13 +126,17 @@ async def test_channel_binding_is_replaced_by_the_verification_of_the_certificat
 
 @pytest.mark.parametrize("mode", ["", "&sslmode=prefer", "&sslmode=allow", "&sslmode=require"])
 async def test_channel_binding_never_falls_back_to_no_tls(server_dsn: str, mode: str) -> None:
-    """The server of the tests has none."""
-    parameters = read(server_dsn)
-    if parameters.get("host", "/").startswith("/"):
+    async with proxied(server_dsn) as proxy:  # the server of the tests has no TLS
+        url = proxy.url()
+        with pytest.raises(StoreUnavailable, match="rejected SSL upgrade"):
+            await store.Database(f"{url}{'&' if '?' in url else '?'}channel_binding=require{mode}").open()
+    for place in (
+        f"postgresql://{NAME}/?sslmode=disable",
+        "postgresql:///?host=/tmp",
+        "postgresql://a,%2Ftmp/?sslmode=require",
+    ):
         with pytest.raises(DatabaseRefused, match="channel_binding=require without TLS"):
-            store.Database(f"{server_dsn}&channel_binding=require{mode}")
-    with pytest.raises(DatabaseRefused, match="channel_binding=require without TLS"):
-        store.Database(f"postgresql://{NAME}/?sslmode=disable&channel_binding=require")
+            store.Database(f"{place}&channel_binding=require")
 
 
 async def test_the_certificates_of_the_system_verify_a_server(

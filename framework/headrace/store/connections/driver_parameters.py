@@ -53,12 +53,13 @@ class DriverParameters:
             self._parameters = found = found | _tls(found, self.addresses)
         except UrlError as error:
             raise DatabaseRefused(f"The database URL {masked(dsn)!r} {error}") from None
+        self._context: ssl.SSLContext | None = None
         self.connect_timeout = connect_timeout(found)
         self.options = found.get("options", "")
         self.settings = {name.replace("-", "_") for name in _SETTING.findall(self.options)}
 
     def arguments(self) -> dict[str, Any]:
-        """The arguments of asyncpg for a connection. Files are read for each connection, since they may change."""
+        """The arguments of asyncpg for a connection, which reads the files that they name, since these may change."""
         given = self._parameters
         found: dict[str, Any] = {
             row.argument: given[row.name] for row in PARAMETERS if row.name in given and row.argument not in ("", URL)
@@ -69,7 +70,9 @@ class DriverParameters:
             found["port"] = int(given["port"])
         tls = {row.name: given[row.name] for row in PARAMETERS if row.name in given and row.argument == URL}
         if given.get("sslrootcert") == "system":
-            return found | {"ssl": _system_context(tls), "direct_tls": tls.get("sslnegotiation") == "direct"}
+            if self._context is None:
+                self._context = _system_context(tls)
+            return found | {"ssl": self._context, "direct_tls": tls.get("sslnegotiation") == "direct"}
         return found | {"dsn": f"postgresql://?{urlencode(tls, quote_via=quote)}"}
 
 
@@ -175,7 +178,9 @@ def _default_root() -> str:
 
 
 def _system_context(tls: Mapping[str, str]) -> ssl.SSLContext:
-    """TLS that verifies the server with the system's certificates. asyncpg knows certificates in a file only."""
+    """TLS that verifies the server with the system's certificates. asyncpg knows certificates in a file only. Reading the
+    system's may take a tenth of a second.
+    """
     context = ssl.create_default_context()
     context.set_alpn_protocols(["postgresql"])
     if "sslcert" in tls:
