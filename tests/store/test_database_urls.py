@@ -187,6 +187,7 @@ async def test_verified_tls_needs_a_root_certificate(monkeypatch: pytest.MonkeyP
             "has host and hostaddr with sslmode=verify-full. Leave hostaddr out",
         ),
         ("host=a,b&hostaddr=192.0.2.1", "has 2 hosts"),
+        ("host=a..b", "can't be parsed"),
         ("host=%40abstract", "has a host in the abstract namespace"),
         ("host=a,b&port=1,2,3", "has 2 hosts and 3 ports"),
         ("service=nowhere", "has service='nowhere', which is not in .*Add .nowhere. there"),
@@ -285,6 +286,7 @@ async def test_an_address_is_used_in_the_place_of_a_lookup(
         ("postgresql://u:p#?@a/d", [("a", 5432)]),
         ("postgresql:///d?hostaddr=192.0.2.1,192.0.2.2&host=a,b", [("192.0.2.1", 5432), ("192.0.2.2", 5432)]),
         ("postgresql:///d?hostaddr=,192.0.2.2&host=a,b", [("a", 5432), ("192.0.2.2", 5432)]),
+        (f"postgresql:///d?host=/{'long' * 20}/sockets", [(f"/{'long' * 20}/sockets", 5432)]),
         ("postgresql:///d", []),
     ],
 )

@@ -105,6 +105,7 @@ def _check(host: str) -> None:
             "has a host in the abstract namespace, which asyncpg can't connect to. Name a directory of sockets."
         )
     try:
-        host.encode("idna")
+        if not host.startswith("/"):
+            host.encode("idna")
     except UnicodeError:
         raise UrlError(UNREADABLE) from None
