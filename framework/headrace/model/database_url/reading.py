@@ -128,8 +128,8 @@ def _tls(name: str, value: str, *, jdbc: bool) -> tuple[str, str]:
 
 
 def _read_pairs(text: str) -> dict[str, str]:
-    parameters, position = {}, 0
-    while text[position:].strip():
+    parameters, position, end = {}, 0, len(text.rstrip())
+    while position < end:
         found = _PAIR.match(text, position)
         if found is None:
             raise UrlError(UNREADABLE)
