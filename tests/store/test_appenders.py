@@ -133,7 +133,7 @@ async def test_a_role_that_may_not_call_them_directly_publishes_all_the_same(
             f"grant usage on all sequences in schema headrace_streams to {role}",
         ):
             await database.fetch(statement)
-        theirs = store.Database(f"{dsn}{'&' if '?' in dsn else '?'}role={role}")
+        theirs = store.Database(f"{dsn}{'&' if '?' in dsn else '?'}options=-c%20role%3D{role}")
         await theirs.open()
         try:
             assert theirs.owns

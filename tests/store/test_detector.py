@@ -15,8 +15,8 @@ import pytest_asyncio
 
 from headrace import store
 from headrace.model.errors import StoreUnavailable
-from headrace.store.connections import addresses
 from headrace.store.connections.connection import Connection
+from headrace.store.connections.driver_parameters import CONNECT_TIMEOUT
 from headrace.store.database import lost_calls
 from headrace.store.database.lost_calls import Backend, PendingCall
 from tests.conftest import Connect
@@ -119,7 +119,7 @@ async def test_a_connection_that_is_being_made_when_the_network_heals_is_made_ag
         while proxy.accepted == before:
             await database.fetch("select pg_sleep(0.05)")
         proxy.heal()  # the connection that was being made stays dead
-    async with asyncio.timeout(store.database.database.CONNECT_TIMEOUT - 1):
+    async with asyncio.timeout(CONNECT_TIMEOUT - 1):
         assert await asking == 1
 
 
@@ -207,7 +207,7 @@ async def test_a_connection_that_is_closed_between_the_round_trips_of_a_statemen
 async def test_the_server_checks_whether_its_client_is_there(dsn: str, opened: Opened) -> None:
     ask = "select current_setting('client_connection_check_interval')"
     assert await (await opened(dsn)).fetchval(ask) == "2s"
-    assert await (await opened(f"{dsn}&client_connection_check_interval=7s")).fetchval(ask) == "7s"
+    assert await (await opened(f"{dsn}&options=-c%20client_connection_check_interval%3D7s")).fetchval(ask) == "7s"
 
 
 # --- decisions without a server
@@ -336,21 +336,3 @@ def test_behind_a_pooler_a_call_with_a_late_second_half_is_waited_for() -> None:
     for now in (205.0, 206.0, 207.0, 208.0):
         mine = lost_calls.find_candidates(call, [busy(201.5)], now - 201.5, now)
         assert not lost_calls.is_lost(call, mine, now - 201.5, now)
-
-
-@pytest.mark.parametrize(
-    ("dsn", "found"),
-    [
-        ("postgresql://u:p@a:1,b:2/d", [("a", 1), ("b", 2)]),
-        ("postgresql://a,b/d", [("a", 5432), ("b", 5432)]),
-        ("postgresql:///d?host=a,/tmp/b&port=1,2", [("a", 1), ("/tmp/b", 2)]),
-        ("postgresql:///d?host=a,b&port=7", [("a", 7), ("b", 7)]),
-        ("postgresql://u@[::1]:5,h/d", [("::1", 5), ("h", 5432)]),
-        ("postgresql://u%40x:p@a/d", [("a", 5432)]),
-        ("postgresql:///d", []),
-        ("postgresql://a,b/d?target_session_attrs=prefer-standby", []),
-        ("postgresql://a:x,b/d", []),
-    ],
-)
-def test_the_addresses_of_a_url(dsn: str, found: list[tuple[str, int]]) -> None:
-    assert addresses.addresses_of(dsn) == found

@@ -7,6 +7,7 @@ import pytest
 
 from headrace import store
 from headrace.model.errors import ConfigurationError, UnknownConsumer
+from headrace.store.database.errors import translated
 from tests.conftest import Connect, Declare
 from tests.support.readers import owner, publish
 from tests.support.waiting import start, until_blocked
@@ -256,12 +257,17 @@ async def test_a_lease_under_a_fixed_snapshot_is_refused(connect: Connect, decla
 
 async def test_a_refused_snapshot_is_a_configuration_error(database: store.Database, declare: Declare) -> None:
     reader = await declare()
-    # Headrace's sessions are read committed, unless the URL says otherwise.
-    strict = store.Database(f"{database.dsn}&default_transaction_isolation=repeatable%20read")
-    await strict.open()
+
+    async def in_a_snapshot() -> None:
+        with translated(database.dsn):
+            async with (
+                database.connections.connection() as connection,
+                connection.transaction(isolation="repeatable_read"),
+            ):
+                await store.lease(connection, reader.id, owner("ann"), 1)
+
     with pytest.raises(ConfigurationError, match="transaction of its own, under read committed"):
-        await store.lease(strict, reader.id, owner("ann"), 1)
-    await strict.close()
+        await in_a_snapshot()
 
 
 async def test_a_lease_in_a_transaction_that_has_written_is_refused(database: store.Database, declare: Declare) -> None:

@@ -26,6 +26,7 @@ from headrace.app.readiness import NOT_RUNNING, Readiness
 from headrace.app.service import Service
 from headrace.embedded import EmbeddedPostgres, ServerHandle
 from headrace.model.clock import SYSTEM_TIME
+from headrace.model.database_url import SqlalchemyDriver, UrlError, sqlalchemy_url
 from headrace.model.durations import Duration
 from headrace.model.errors import ConfigurationError, ConsumersDeleted, NotConnected
 from headrace.model.log import Log
@@ -119,6 +120,28 @@ class App(Declared, Publishing):
         if self._database is None:
             raise NotConnected("The app is not connected. Use it inside `async with app:`, or while it runs.")
         return self._database
+
+    def sqlalchemy_url(self, driver: SqlalchemyDriver = "psycopg") -> str:
+        """Return the URL of the app's database for SQLAlchemy, with its password: `create_engine(app.sqlalchemy_url())`.
+
+        It follows from the same setting, so that a service needs only `HEADRACE_DATABASE`.
+
+        Args:
+            driver: "psycopg", "psycopg2" or "asyncpg".
+
+        Raises:
+            NotConnected: the database is the embedded Postgres, which runs while the app is connected.
+            ConfigurationError: the URL is wrong, or SQLAlchemy can't pass a parameter of it to this driver.
+        """
+        dsn = (
+            self._database.dsn if self._database is not None else settings.read({"database": self.dsn or None}).database
+        )
+        if dsn is None:
+            raise NotConnected("The embedded Postgres has a URL while the app is connected. Use `async with app:`.")
+        try:
+            return sqlalchemy_url(dsn, driver)
+        except UrlError as error:
+            raise ConfigurationError(f"The database URL {masked(dsn)!r} {error}") from None
 
     async def __aenter__(self) -> App:
         """Connect: start the embedded Postgres if needed, upgrade the schema, create the declared streams."""

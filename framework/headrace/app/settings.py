@@ -115,7 +115,8 @@ def _switch(value: Any, place: str) -> bool:
 
 SETTINGS = (
     Setting(
-        name="database", description="A Postgres URL: `postgresql://user:password@host:5432/database`.", convert=_text,
+        name="database", description="A Postgres URL: `postgresql://user:password@host:5432/database`. See [database URLs](database-url.md).",
+        convert=_text,
         default_text="the embedded Postgres", argument="dsn", option="run --database",
     ),
     Setting(

@@ -23,10 +23,10 @@ from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import urlsplit, urlunsplit
 
 from headrace import store
 from headrace.embedded import EmbeddedPostgres
+from headrace.model.database_url import UrlError, read, write
 from headrace.model.errors import ConfigurationError
 from headrace.store.database.errors import translated
 from headrace.store.database.revisions import functions, migrations
@@ -49,10 +49,10 @@ class Server:
     """
 
     def __init__(self, url: str) -> None:
-        if urlsplit(url).scheme not in {"postgresql", "postgres"}:
-            raise ConfigurationError(
-                f"{VARIABLE} is no Postgres URL. It must be one, such as postgresql://user:password@host/postgres."
-            )
+        try:
+            read(url)
+        except UrlError as error:
+            raise ConfigurationError(f"{VARIABLE} {error}") from None
         self.url = url
         self._template: str | None = None
 
@@ -150,7 +150,7 @@ async def _execute(url: str, sql: str) -> None:
 
 def on_server(url: str, database: str) -> str:
     """The URL of another database on the same server."""
-    return urlunsplit(urlsplit(url)._replace(path=f"/{database}"))
+    return write({**read(url), "dbname": database})
 
 
 def _run(work: Coroutine[Any, Any, T]) -> T:

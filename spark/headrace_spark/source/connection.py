@@ -12,10 +12,10 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qsl
 
 import msgspec
 
+from headrace.model.database_url import UrlError, read, write
 from headrace.model.errors import (
     ConfigurationError,
     HeadraceError,
@@ -208,23 +208,11 @@ def with_defaults(url: str) -> str:
 
     An application name in the URL or in the environment takes precedence over the fallback name.
     """
-    if "://" not in url and "=" in url:
-        # If a parameter is given twice, the later one counts.
-        return " ".join([*(f"{name}={value}" for name, value in KEEPALIVE.items()), url])
-    found = re.fullmatch(r"(postgres(?:ql)?://)([^/?#]*)([^?]*)\??(.*)", url)
-    if found is None:
-        # Without repeating the URL, since the position of its password is unknown.
-        raise ConfigurationError(
-            "The database URL can't be parsed. Write postgresql://user:password@host:5432/database, or pairs such as host=… dbname=…"
-        )
-    scheme, authority, rest, query = found.groups()
-    user, at, hosts = authority.rpartition("@")
-    given = {name for name, _ in parse_qsl(query)}
-    headrace_error = {"fallback_application_name": APPLICATION_NAME.replace(" ", "%20"), **KEEPALIVE}
-    added = [f"{name}={value}" for name, value in headrace_error.items() if name not in given]
-    # libpq takes an @ in a password for the beginning of the host. Headrace's other driver does
-    # not.
-    return f"{scheme}{user.replace('@', '%40')}{at}{hosts}{rest}?{'&'.join(filter(None, [query, *added]))}"
+    try:
+        given = read(url)
+    except UrlError as error:
+        raise ConfigurationError(f"The database URL {error}") from None
+    return write({"fallback_application_name": APPLICATION_NAME, **KEEPALIVE, **given})
 
 
 _ERRORS: dict[str, type[HeadraceError]] = {
@@ -238,7 +226,7 @@ _ERRORS: dict[str, type[HeadraceError]] = {
 }
 
 _PERMANENT_ERRORS = re.compile(
-    r"does not exist|authentication failed|no password supplied|missing \"=\"|invalid (URI|port|connection option|integer|percent)|no pg_hba"
+    r"does not exist|authentication failed|no password supplied|invalid connection option|no pg_hba"
 )
 
 
@@ -297,7 +285,6 @@ def _server_message(error: Any) -> str:
         if _text(name) == "PG_DIAG_MESSAGE_PRIMARY":
             return _text(value).strip().rstrip(".")
     text = re.sub(r"^[A-Z_]+: (\[libpq\] )?(Failed to connect: )?", "", " ".join(str(error).split()))
-    text = re.sub(r"(percent-encoded token): .*", r"\1", text)  # the token may be part of a password
     return masked_text(text).rstrip(". ")
 
 

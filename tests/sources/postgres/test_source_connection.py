@@ -262,7 +262,7 @@ async def test_a_url_that_can_t_be_read_says_what_would_be_right_and_no_password
 
 
 async def test_a_parameter_that_libpq_does_not_know_is_named() -> None:
-    with pytest.raises(SourceStopped, match='invalid URI query parameter: "search_path"'):
+    with pytest.raises(SourceStopped, match="the parameter 'search_path', which libpq and psql do not have"):
         await SourceConnection.connect(
             "postgresql://ada:secret@127.0.0.1/shop?search_path=public", application_name=APPLICATION
         )

@@ -23,7 +23,7 @@ _SECRET_NAME = re.compile(r"pass(?!file)|pwd|secret|token|credential|api_?key|sc
 _USERINFO = re.compile(r"^([^:/@]*):.*@", re.DOTALL)
 _USER = re.compile(r"^[^/?#]*@")
 _USERINFO_IN_TEXT = re.compile(r"(://[^:/@]*):.*@", re.DOTALL)
-_PARAMETER = re.compile(r"([?&#;])([^=&#;]*)=([^&]*)")
+_PARAMETER = re.compile(r"([?&#;])([^=?&#;]*)=([^&]*)")
 _PAIR = re.compile(r"(\w+)(\s*=\s*)('(?:[^'\\]|\\.)*(?:'|\\?\Z)|(?:\\.|[^\s\\'])(?:\\.|[^\s\\])*|)", re.DOTALL)
 
 

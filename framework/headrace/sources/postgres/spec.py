@@ -10,6 +10,7 @@ from msgspec.structs import force_setattr
 
 from headrace.model import conditions
 from headrace.model.conditions import Condition
+from headrace.model.database_url import UrlError, read
 from headrace.model.errors import ConfigurationError, InvalidFilter
 from headrace.model.text.masking import masked
 from headrace.sources.postgres import table_names
@@ -26,7 +27,6 @@ from headrace.sources.postgres.settings import (
 )
 
 _SLOT = re.compile(rf"[a-z0-9_]{{1,{LONGEST_NAME}}}")
-_DSN = re.compile(r"postgres(?:ql)?://\S*|\s*\w+\s*=.*", re.DOTALL)
 
 
 class PostgresSpec(PostgresSettings, frozen=True, kw_only=True):
@@ -93,10 +93,12 @@ class PostgresSpec(PostgresSettings, frozen=True, kw_only=True):
         force_setattr(self, "actions", tuple(action for action in ACTIONS if action in actions))
 
     def _check_database(self) -> None:
-        if self.database is not None and not (isinstance(self.database, str) and _DSN.fullmatch(self.database)):
-            raise ConfigurationError(
-                f"database of {self.owner} must be a Postgres URL: postgresql://user:password@host:5432/database."
-            )
+        if self.database is None:
+            return
+        try:
+            read(str(self.database))
+        except UrlError as error:
+            raise ConfigurationError(f"database of {self.owner} {error}") from None
 
     def check_where(self) -> None:
         """Check the condition, and store it as text. Raises `ConfigurationError`."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import random
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
-from urllib.parse import parse_qs, unquote, urlsplit
 
 import asyncpg
+
+from headrace.model.database_url import UNREADABLE, UrlError
 
 AVOID_SECONDS = 60.0
 """Seconds for which an address that did not respond is tried after the others. Applies if the URL says which
@@ -29,17 +31,21 @@ class Addresses:
     The driver would try all of them within one deadline, which an unresponsive first address uses up.
 
     Attributes:
+        all: each host with its port. Empty if the URL names none.
         primary: whether only a server that takes writes is accepted (`target_session_attrs`). There is one
             such server.
     """
 
-    def __init__(self, dsn: str) -> None:
-        self._all = addresses_of(dsn)
-        self.primary = _target_attribute(dsn) in ("primary", "read-write")
+    def __init__(self, parameters: Mapping[str, str]) -> None:
+        target = parameters.get("target_session_attrs")
+        self.all = addresses_of(parameters)
+        self.primary = target in ("primary", "read-write")
+        self._by_driver = len(self.all) < 2 or target == "prefer-standby"
+        self._shuffled = parameters.get("load_balance_hosts") == "random"
         self._unresponsive: dict[Address, float] = {}
 
     def __len__(self) -> int:
-        return max(len(self._all), 1)
+        return max(len(self.all), 1)
 
     async def connect(self, attempt: Callable[..., Awaitable[Any]], timeout: float, **options: Any) -> Any:
         """Connect with `attempt`. It is passed `host`, `port` and `timeout` if there are several addresses.
@@ -47,9 +53,9 @@ class Addresses:
         Args:
             timeout: seconds for all addresses together.
         """
-        if len(self._all) < 2:
+        if self._by_driver:
             return await attempt(timeout=timeout, **options)
-        share = max(timeout / len(self._all), MIN_TIMEOUT)
+        share = max(timeout / len(self.all), MIN_TIMEOUT)
         failure: BaseException | None = None
         for address in self._in_order():
             host, port = address
@@ -67,41 +73,39 @@ class Addresses:
 
     def _in_order(self) -> list[Address]:
         since = time.monotonic() - AVOID_SECONDS
-        return sorted(self._all, key=lambda address: self._unresponsive.get(address, 0.0) > since)
+        found = random.sample(self.all, len(self.all)) if self._shuffled else self.all
+        return sorted(found, key=lambda address: self._unresponsive.get(address, 0.0) > since)
 
 
-def addresses_of(dsn: str) -> list[Address]:
-    """The hosts and ports of a URL. Empty if there is no choice, or if only the driver can read the URL."""
-    try:
-        parts = urlsplit(dsn)
-        parameters = parse_qs(parts.query)
-    except ValueError:
+def addresses_of(parameters: Mapping[str, str]) -> list[Address]:
+    """The addresses that parameters of libpq name. Empty if they name none, so that the driver tries its own."""
+    names, numbers = (parameters.get(name, "").split(",") for name in ("host", "hostaddr"))
+    ports = parameters.get("port", "").split(",")
+    count = max(len(names), len(numbers))
+    if any(len(values) != count for values in (names, numbers) if values != [""]) or len(ports) not in (1, count):
+        raise UrlError(
+            f"has {count} hosts and {len(ports)} ports. Give one port, or a host, an address and a port for each."
+        )
+    hosts = [number or name for name, number in zip(_each(names, count), _each(numbers, count), strict=True)]
+    if hosts == [""]:
         return []
-    authority = unquote(parts.netloc.rpartition("@")[2])
-    hosts = [_host_and_port(one) for one in authority.split(",")] if authority else []
-    if not hosts and "host" in parameters:
-        hosts = [(host, "") for host in parameters["host"][-1].split(",")]
-    ports = parameters["port"][-1].split(",") if "port" in parameters else []
-    if len(ports) not in (0, 1, len(hosts)) or _target_attribute(dsn) == "prefer-standby":
-        return []
-    common = ports * len(hosts) if len(ports) == 1 else ports or [""] * len(hosts)
+    for host in hosts:
+        _check(host)
+    return [(host, int(port or 5432)) for host, port in zip(hosts, _each(ports, count), strict=True)]
+
+
+def _each(values: list[str], count: int) -> list[str]:
+    return values * count if len(values) == 1 else values
+
+
+def _check(host: str) -> None:
+    """Raise `UrlError` for a host that asyncpg can't connect to."""
+    if host.startswith("@"):
+        raise UrlError(
+            "has a host in the abstract namespace, which asyncpg can't connect to. Name a directory of sockets."
+        )
     try:
-        return [(host, int(port or other or 5432)) for (host, port), other in zip(hosts, common, strict=True)]
-    except ValueError:
-        return []
-
-
-def _target_attribute(dsn: str) -> str:
-    """The kind of server that the URL asks for."""
-    try:
-        return parse_qs(urlsplit(dsn).query).get("target_session_attrs", ["any"])[-1]
-    except ValueError:
-        return "any"
-
-
-def _host_and_port(text: str) -> tuple[str, str]:
-    if text.startswith("["):  # an IPv6 address
-        host, _, port = text[1:].partition("]")
-        return host, port.removeprefix(":")
-    host, _, port = text.partition(":")
-    return host, port
+        if not host.startswith("/"):
+            host.encode("idna")
+    except UnicodeError:
+        raise UrlError(UNREADABLE) from None

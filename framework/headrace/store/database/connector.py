@@ -6,12 +6,11 @@ import functools
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
-from urllib.parse import parse_qsl, urlsplit
 
 import asyncpg
 
-from headrace.store.connections.addresses import Addresses
 from headrace.store.connections.connection import Connection, PoolCounters
+from headrace.store.connections.driver_parameters import DriverParameters
 from headrace.store.connections.keepalive import SERVER_SETTINGS
 from headrace.store.database.failure_detector import PROBE_TIMEOUT, FailureDetector
 
@@ -39,7 +38,8 @@ class Connector:
     """Opens the connections of a `Database`.
 
     Args:
-        dsn: a Postgres URL, as for libpq.
+        dsn: a Postgres URL, as for libpq, for the log.
+        parameters: what it says.
         application_name: the name of the connections in `pg_stat_activity`.
         timeout: the timeout for connecting in seconds.
         expire: makes the pool replace its connections, see `FailureDetector`.
@@ -51,11 +51,18 @@ class Connector:
         yours: statements that give a transaction of user code the settings that the user has chosen.
     """
 
-    def __init__(self, dsn: str, application_name: str, timeout: float, expire: Callable[[], Awaitable[None]]) -> None:
-        self._dsn = dsn
+    def __init__(
+        self,
+        dsn: str,
+        parameters: DriverParameters,
+        application_name: str,
+        timeout: float,
+        expire: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._parameters = parameters
         self._application_name = application_name
         self._timeout = timeout
-        self._addresses = Addresses(dsn)
+        self._addresses = parameters.addresses
         self._settings: dict[str, str] = {}  # of sessions, once it is known that the server accepts them
         self.yours: tuple[str, ...] = ()
         self.granted = False
@@ -64,17 +71,17 @@ class Connector:
 
     async def connect(self, **options: Any) -> Connection:
         """Open a connection outside the pool. The caller closes it. Raises asyncpg's own errors."""
-        connection: Connection = await self.open(self._dsn, **(self.options() | options))
+        connection: Connection = await self.open(**(self.options() | options))
         await self.watch(connection)
         return connection
 
-    async def open(self, dsn: str, *, timeout: float, **options: Any) -> Any:
+    async def open(self, *_: object, timeout: float, **options: Any) -> Any:
         """Open a connection, as asyncpg's pool calls it."""
+        return await self.detector.connected(functools.partial(self._connect, timeout, options))
 
-        async def attempt() -> Any:
-            return await self._addresses.connect(functools.partial(asyncpg.connect, dsn), timeout, **options)
-
-        return await self.detector.connected(attempt)
+    async def _connect(self, timeout: float, options: dict[str, Any]) -> Any:
+        connect = functools.partial(asyncpg.connect, **self._parameters.arguments())
+        return await self._addresses.connect(connect, timeout, **options)
 
     async def watch(self, connection: Any) -> None:
         """Count and watch the statements of a connection that was just opened."""
@@ -103,15 +110,14 @@ class Connector:
     async def _connect_probe(self) -> Any:
         """Open a connection for the detector, which does not watch it."""
         options = self.options() | {"timeout": PROBE_TIMEOUT * len(self._addresses), "statement_cache_size": 0}
-        return await self._addresses.connect(
-            functools.partial(asyncpg.connect, self._dsn), options.pop("timeout"), **options
-        )
+        return await self._connect(options.pop("timeout"), options)
 
     def _session(self) -> dict[str, str]:
-        """The settings of a session. Settings in the URL take precedence."""
-        ours = {"application_name": self._application_name, **self._settings}
-        given = {name for name, _ in parse_qsl(urlsplit(self._dsn).query)}
-        return {name: value for name, value in ours.items() if name not in given or name == "application_name"}
+        """The settings of a session. Those in the URL take precedence, unless transactions of Headrace depend on them."""
+        given = {"options": self._parameters.options} if self._parameters.options else {}
+        free = self._parameters.settings - _YOURS.keys()
+        ours = {name: value for name, value in self._settings.items() if name not in free}
+        return {"application_name": self._application_name, **given, **ours}
 
 
 async def _effective_settings(probe: asyncpg.Connection[asyncpg.Record]) -> dict[str, str]:

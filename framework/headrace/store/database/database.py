@@ -17,19 +17,17 @@ import asyncpg
 from headrace.model.errors import ConfigurationError, StoreBusy, StoreError, StoreUnavailable
 from headrace.model.text.masking import masked
 from headrace.store.connections.connection import MAX_QUERIES
+from headrace.store.connections.driver_parameters import DriverParameters
 from headrace.store.connections.fair_shares import FairShares, NoPlace
 from headrace.store.connections.hold import Hold
 from headrace.store.connections.pool import ConnectionPool
 from headrace.store.connections.statements import LONG_TRANSACTION, SHORT_TRANSACTION, ending_when_idle
 from headrace.store.database.connector import Connector
 from headrace.store.database.direct_statements import DirectStatements
-from headrace.store.database.errors import first_line, readable, translated
+from headrace.store.database.errors import first_line, translated
 from headrace.store.database.missing_objects import ObjectReplaced, object_missing, object_replaced
 from headrace.store.database.rights import OWNS, rights_of
 from headrace.store.database.schema import read_state
-
-CONNECT_TIMEOUT = 10.0
-"""The default of `connect_timeout`, in seconds."""
 
 JUDGING_WAIT = 10.0
 """Default of the longest wait for a place to evaluate a condition, in seconds."""
@@ -52,11 +50,14 @@ class Database:
     """A pool of connections to one database.
 
     Args:
-        dsn: a Postgres URL, as for libpq.
+        dsn: a Postgres URL, as for libpq. See `headrace.model.database_url`.
         max_connections: the maximum size of the pool.
         application_name: the name of the connections in `pg_stat_activity`.
         connect_timeout: the timeout for connecting, and for waiting for a connection of the pool, in
-            seconds.
+            seconds. None takes that of the URL, or else 10 s.
+
+    Raises:
+        DatabaseRefused: the URL can't be used.
 
     Attributes:
         pooled: whether a pooler is in between.
@@ -74,12 +75,13 @@ class Database:
         *,
         max_connections: int = 10,
         application_name: str = "headrace",
-        connect_timeout: float = CONNECT_TIMEOUT,
+        connect_timeout: float | None = None,
     ) -> None:
+        parameters = DriverParameters(dsn)
         self.dsn = dsn
         self.max_connections = max_connections
         self.application_name = application_name
-        self.connect_timeout = connect_timeout
+        self.connect_timeout = connect_timeout or parameters.connect_timeout
         self.pooled = False
         self.granted = False
         self.owns = False
@@ -88,7 +90,7 @@ class Database:
         self.holds = max_connections - min(max(max_connections // 3, 1), 8) if max_connections > 1 else 1
         self._hold_semaphore = anyio.Semaphore(self.holds, fast_acquire=True)
         self.limit_judging(max_connections // 5)
-        self._connector = Connector(dsn, application_name, connect_timeout, self._expire)
+        self._connector = Connector(dsn, parameters, application_name, self.connect_timeout, self._expire)
         self._connections: ConnectionPool | None = None
 
     def limit_judging(self, places: int) -> None:
@@ -103,14 +105,13 @@ class Database:
         connector = self._connector
         connector.forget_settings()
         self.direct_statements.clear()
-        with translated(self.dsn), readable(self.dsn):
+        with translated(self.dsn):
             probe = await self.connect(statement_cache_size=0)
             try:
                 await self._inspect_server(probe)
             finally:
                 await probe.close(timeout=self.connect_timeout)
             pool = await asyncpg.create_pool(  # type: ignore[call-overload]
-                self.dsn,
                 min_size=0,
                 max_size=self.max_connections,
                 max_queries=MAX_QUERIES,

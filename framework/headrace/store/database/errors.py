@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from urllib.parse import unquote, urlsplit
+import ssl
+from contextlib import suppress
 
 import asyncpg
 
+from headrace.model.database_url import UrlError, read
 from headrace.model.errors import (
     ConfigurationError,
     DatabaseRefused,
@@ -65,7 +65,7 @@ _INVALID_VALUES = {
 }
 """Sentences for callers over HTTP, by SQLSTATE."""
 
-_OF_DRIVER = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError, ValueError)
+_OF_DRIVER = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError)
 """The errors that the driver raises."""
 
 _NUMBERED = frozenset(
@@ -102,20 +102,7 @@ class translated:  # noqa: N801  # it is used like a function
             known = _unknown(error, self._dsn)
         if known is None:
             return
-        # What the driver says of a URL that it can't parse may contain a part of the password.
-        unreadable = isinstance(error, asyncpg.ClientConfigurationError) or type(error) is ValueError
-        raise known from (None if unreadable else error)
-
-
-@contextmanager
-def readable(dsn: str) -> Iterator[None]:
-    """Raise `DatabaseRefused` for a URL that can't be parsed. Any other error passes unchanged."""
-    try:
-        yield
-    except ValueError as error:
-        if type(error) not in (ValueError, UnicodeError, UnicodeEncodeError, UnicodeDecodeError):
-            raise
-        raise _unreadable(dsn) from None
+        raise known from error
 
 
 def translate(error: Exception, dsn: str) -> HeadraceError | None:
@@ -125,24 +112,21 @@ def translate(error: Exception, dsn: str) -> HeadraceError | None:
     if isinstance(error, asyncpg.PostgresError):
         return _from_server(error, dsn)
     if isinstance(error, asyncpg.ClientConfigurationError):
-        return _unreadable(dsn)
+        return DatabaseRefused(
+            f"The database URL {masked(dsn)!r} can't be used: {first_line(error)}. Correct its parameters of TLS."
+        )
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return StoreUnavailable(
+            f"The certificate of the database at {masked(dsn)} can't be verified: {error.verify_message}. Name the authority that"
+            " issued it as sslrootcert. `channel_binding=require` verifies it, too."
+        )
     if isinstance(error, (OSError, TimeoutError, asyncpg.InterfaceError)):
         detail = str(error) or type(error).__name__
         return StoreUnavailable(f"The database at {masked(dsn)} can't be reached: {detail}.")
     if isinstance(error, asyncpg.InternalClientError):
         # The driver was still reading the server's last messages when it got a new statement.
         return StoreUnavailable(f"The connection to the database at {masked(dsn)} broke: {error}.")
-    if isinstance(error, ValueError) and "int()" in str(error):
-        return _unreadable(dsn)
     return None
-
-
-def _unreadable(dsn: str) -> ConfigurationError:
-    """The error for a URL that the driver can't parse. The driver's words may contain a part of the password."""
-    return DatabaseRefused(
-        f"The database URL {masked(dsn)!r} can't be parsed. Write postgresql://user:password@host:5432/database. In a user and a"
-        " password, write %2F for /, %40 for @ and %3A for a colon."
-    )
 
 
 def _from_server(error: asyncpg.PostgresError, dsn: str) -> HeadraceError | None:
@@ -240,8 +224,8 @@ def _from_server(error: asyncpg.PostgresError, dsn: str) -> HeadraceError | None
 
 def _user(dsn: str) -> str:
     """The user of a URL, for commands in messages."""
-    with suppress(ValueError):
-        return unquote(urlsplit(dsn).username or "") or "ROLE"
+    with suppress(UrlError):
+        return read(dsn).get("user", "ROLE")
     return "ROLE"
 
 

@@ -9,6 +9,7 @@ import stat
 from collections.abc import Iterable, Mapping
 from pathlib import PurePath
 
+from headrace.model.database_url import is_url
 from headrace.model.errors import ConfigurationError, InvalidInput
 
 MAX_REFERENCE = 500
@@ -55,7 +56,7 @@ def resolve(reference: str, environment: Mapping[str, str] = os.environ) -> str:
         raise ConfigurationError(
             f"The URL of the database can't be read from {reference}: {missing}. Set it where this server or command runs."
         )
-    if not url.startswith(("postgresql://", "postgres://")):
+    if not is_url(url):
         raise ConfigurationError(
             f"What {reference} contains is no Postgres URL. Put one there, such as postgresql://user:password@host:5432/database."
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import socket
 from collections.abc import Mapping
 
@@ -18,7 +19,7 @@ async def per_address(parameters: Mapping[str, str]) -> list[Parameters]:
 
     A URL lists several hosts for a server that moves between them (with
     `target_session_attrs=primary`). They are tried one by one. A non-blocking libpq connection
-    would wait for ever for the first host that is silent.
+    would wait for ever for the first host that is silent. `load_balance_hosts=random` shuffles them.
 
     Raises:
         SourceUnavailable: no host has an address.
@@ -45,7 +46,7 @@ async def per_address(parameters: Mapping[str, str]) -> list[Parameters]:
         raise SourceUnavailable(
             f"The captured database can't be reached. There is no address for the host {' and '.join(unresolved)}."
         )
-    return attempts
+    return random.sample(attempts, len(attempts)) if parameters.get("load_balance_hosts") == "random" else attempts
 
 
 def _select(parameters: Parameters, name: str, values: list[str], index: int) -> None:

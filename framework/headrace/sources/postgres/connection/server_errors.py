@@ -46,7 +46,6 @@ _CONNECTION_ERRORS: tuple[tuple[str, str], ...] = (
     ("server does not support SSL", "Remove sslmode from the URL, or set up TLS on the server"),
     ("certificate verify failed", "Its certificate is not trusted. Set the right sslrootcert in the URL"),
     ("root certificate file", "The root certificate is missing. Set the right sslrootcert in the URL"),
-    ("invalid sslmode value", "Set sslmode to disable, allow, prefer, require, verify-ca or verify-full"),
 )
 
 

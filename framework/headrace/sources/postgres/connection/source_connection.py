@@ -16,17 +16,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import anyio
 import anyio.lowlevel
 
+from headrace.model.database_url import UrlError, read
 from headrace.model.errors import ConfigurationError, HeadraceError
 from headrace.sources.postgres.connection import addresses, server_errors
 from headrace.sources.postgres.connection.untrusted import SourceDatabase, UntrustedDatabase, check_address, explicit
 from headrace.sources.postgres.errors import SourceStopped, SourceUnavailable
+from headrace.store.connections.driver_parameters import CONNECT_TIMEOUT, connect_timeout
 from headrace.store.connections.forks import give_up_in_children
 
 if TYPE_CHECKING:
     from psycopg.pq.abc import PGconn, PGresult
-
-CONNECT_TIMEOUT = 10.0
-"""Connect timeout in seconds, for each address."""
 
 CANCEL_TIMEOUT = 2.0
 """Timeout in seconds for the request to cancel a statement."""
@@ -83,17 +82,17 @@ class SourceConnection:
         *,
         application_name: str,
         replication: bool = False,
-        timeout: float = CONNECT_TIMEOUT,
+        timeout: float | None = None,
     ) -> SourceConnection:
         """Connect, and set the session's text formats.
 
         Args:
-            database: a Postgres URL or `key=value` words, in libpq's format. libpq's defaults apply
+            database: a Postgres URL, see `headrace.model.database_url`. libpq's defaults apply
                 to what is missing. For a URL of a user of the API they don't, see `untrusted`.
             application_name: the connection's name in `pg_stat_activity`.
             replication: whether the connection can stream changes. Its statements then take no
                 parameters.
-            timeout: connect timeout in seconds, for each address.
+            timeout: connect timeout in seconds, for each address. None takes the URL's, or else 10 s.
 
         Raises:
             SourceUnavailable: no server answers, or it accepts no connections for now.
@@ -106,7 +105,11 @@ class SourceConnection:
         parameters |= {"application_name": application_name, "client_encoding": "UTF8"}
         if replication:
             parameters["replication"] = "database"
-        connection = await cls._connect_to_any(parameters, timeout, untrusted)
+        given = connect_timeout(parameters)
+        limit = (
+            given if untrusted is None else min(given, CONNECT_TIMEOUT)
+        )  # a stranger's request does not wait for longer
+        connection = await cls._connect_to_any(parameters, timeout or limit, untrusted)
         try:
             await connection.query(_settings(connection.version, connection.server_encoding))
         except BaseException:
@@ -342,24 +345,10 @@ def _untrusted_parameters(database: UntrustedDatabase) -> addresses.Parameters:
 
 def _parsed(dsn: str) -> addresses.Parameters:
     _psycopg()
-    from psycopg import conninfo
-
     try:
-        parameters = {name: str(value) for name, value in conninfo.conninfo_to_dict(dsn).items() if value}
-    except (_psycopg().Error, UnicodeError) as error:
-        raise _invalid_dsn(server_errors.one_line(str(error)) if 'parameter: "' in str(error) else "", dsn) from None
-    if not set(parameters.get("port", "")) <= set("0123456789,"):
-        raise _invalid_dsn("the port is not a number. In a password, write %2F for / and %40 for @", dsn)
-    return parameters
-
-
-def _invalid_dsn(why: str, dsn: str) -> SourceStopped:
-    # libpq quotes parts of the DSN. After a question mark there is no password, unless an @
-    # follows.
-    text = f": {why}" if why and "@" not in dsn.partition("?")[2] else ""
-    return SourceStopped(
-        f"The source's database URL can't be read{text}. Write postgresql://user:password@host:5432/database."
-    )
+        return read(dsn)
+    except UrlError as error:
+        raise SourceStopped(f"The source's database URL {error}") from None
 
 
 def _settings(version: int, server_encoding: str) -> str:
