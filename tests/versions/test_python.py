@@ -22,9 +22,8 @@ PythonThat = Callable[[str], Path]
 
 
 @pytest.fixture
-def project() -> dict[str, Any]:
-    found: dict[str, Any] = tomllib.loads((python.PROJECT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    return found
+def document() -> dict[str, Any]:
+    return tomllib.loads((python.PROJECT / "pyproject.toml").read_text(encoding="utf-8"))
 
 
 @pytest.fixture
@@ -42,16 +41,19 @@ def python_that(tmp_path: Path) -> PythonThat:
 
 
 class TestRequirements:
-    def test_are_those_of_the_extras_and_of_the_project(self) -> None:
-        project = {
-            "name": "some",
-            "dependencies": ["a>=1"],
-            "optional-dependencies": {"test": ["some[more, spark]", "b"], "more": ["c[x]>=2", "a>=1"], "spark": ["d"]},
+    def test_are_those_of_the_project_its_extras_and_the_tests(self) -> None:
+        document = {
+            "project": {
+                "name": "some",
+                "dependencies": ["a>=1"],
+                "optional-dependencies": {"one": ["some[more]", "b"], "more": ["c[x]>=2", "a>=1"], "spark": ["d"]},
+            },
+            "dependency-groups": {"test": ["e"], "lint": ["f"]},
         }
-        assert python.requirements(project) == ["a>=1", "b", "c[x]>=2"]
+        assert python.requirements(document, without="spark") == ["a>=1", "b", "c[x]>=2", "e"]
 
-    def test_leave_out_spark(self, project: dict[str, Any]) -> None:
-        found = " ".join(python.requirements(project))
+    def test_may_leave_out_spark(self, document: dict[str, Any]) -> None:
+        found = " ".join(python.requirements(document, without="spark"))
         assert "asyncpg" in found
         assert "litestar" in found
         assert "pytest" in found
@@ -110,10 +112,10 @@ class TestContinuousIntegration:
         assert done.returncode == 0, done.stderr
 
 
-def test_the_classifiers_name_versions_that_are_allowed(project: dict[str, Any]) -> None:
+def test_the_classifiers_name_versions_that_are_allowed(document: dict[str, Any]) -> None:
     prefix = "Programming Language :: Python :: "
-    named = [one.removeprefix(prefix) for one in project["classifiers"] if one.startswith(f"{prefix}3.")]
-    allowed = SpecifierSet(project["requires-python"])
+    named = [one.removeprefix(prefix) for one in document["project"]["classifiers"] if one.startswith(f"{prefix}3.")]
+    allowed = SpecifierSet(document["project"]["requires-python"])
     assert named == ["3.11", "3.12", "3.13"]
     assert all(version in allowed for version in named)
 
