@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import itertools
 import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
@@ -135,3 +136,29 @@ def test_every_version_in_the_lock_runs_on_the_oldest_python() -> None:
             if package.version == version and "3.11.0" not in SpecifierSet(needed):
                 refused[name] = needed
     assert refused == {}
+
+
+def jumps(nodes: Iterable[ast.AST], *, in_loop: bool = False) -> Iterator[int]:
+    """Yield the lines of the statements that leave a block. They swallow an error if the block is a `finally`."""
+    for node in nodes:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
+            continue
+        if isinstance(node, ast.Return) or (isinstance(node, ast.Break | ast.Continue) and not in_loop):
+            yield node.lineno
+        is_loop = isinstance(node, ast.For | ast.AsyncFor | ast.While)
+        yield from jumps(ast.iter_child_nodes(node), in_loop=in_loop or is_loop)
+
+
+def test_no_finally_swallows_an_error() -> None:
+    """Python 3.14 warns of it. The linter does not see it below a `with`."""
+    found = [
+        f"{path.relative_to(python.PROJECT)}:{line}"
+        for folder in ("framework", "spark", "app_template", "benchmarks", "deploy", "docsite", "examples", "tests")
+        for path in (python.PROJECT / folder).rglob("*.py")
+        if b"finally:" in (text := path.read_bytes())
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Try | ast.TryStar)
+        for line in jumps(node.finalbody)
+    ]
+    assert found == []
+    assert [*jumps(ast.parse("with a:\n  for b in c:\n    break\n  def d():\n    return\n  return").body)] == [6]
