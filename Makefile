@@ -42,7 +42,7 @@ test-unit: $(READY)  ## Run the tests that need neither Postgres nor other proce
 
 test-lowest: $(READY)  ## Run the tests on the lowest versions of the dependencies
 	$(PYTHON) -m venv $(LOWEST)
-	$(BIN)/python -m tests.support.lowest test > $(LOWEST)/requirements.txt
+	$(BIN)/python -m tests.support.lowest > $(LOWEST)/requirements.txt
 	$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check -r $(LOWEST)/requirements.txt
 	$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
 	$(LOWEST)/bin/python -m pytest -n $(JOBS) -W default::DeprecationWarning --ignore tests/spark $(ARGS)
@@ -83,7 +83,7 @@ format: $(READY)  ## Format the code
 lock: $(READY)  ## Resolve the dependencies anew into requirements.lock, for the oldest Python
 	$(BIN)/python -m pip install --quiet uv
 	$(BIN)/uv pip compile --quiet --upgrade --universal --generate-hashes --python-version 3.11.0 \
-		--extra test --extra lint --extra docs --group build --no-emit-index-url --no-emit-find-links --no-header --no-emit-package headrace --output-file requirements.lock pyproject.toml
+		--all-extras --group test --group lint --group docs --group build --no-emit-index-url --no-emit-find-links --no-header --no-emit-package headrace --output-file requirements.lock pyproject.toml
 
 revisions: $(READY)  ## Record what the newest revision of the schema consists of, after its SQL was changed
 	$(BIN)/python -m tests.upgrade.lock

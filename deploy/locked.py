@@ -43,10 +43,10 @@ def closure(names: Iterable[str], entries: dict[str, str]) -> set[str]:
 
 
 def named(group: str, project: dict[str, Any]) -> Iterator[str]:
-    """The packages that `project`, `build` or an extra names."""
+    """The packages that `project`, a dependency group or an extra names."""
     texts = {
         "project": project["project"]["dependencies"],
-        "build": project["dependency-groups"]["build"],
+        **project["dependency-groups"],
         **project["project"]["optional-dependencies"],
     }[group]
     for text in texts:

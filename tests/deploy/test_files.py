@@ -103,7 +103,8 @@ def test_the_image_is_given_all_that_the_package_is_made_of() -> None:
     build = tomllib.loads((ROOT / "pyproject.toml").read_text())
     wheel = build["tool"]["hatch"]["build"]["targets"]["wheel"]
     needed = {Path(one).parts[0] for one in (*wheel["packages"], *wheel["force-include"])}
-    needed |= {build["project"]["readme"], *build["project"]["license-files"], "pyproject.toml", "requirements.lock"}
+    needed |= {Path(one).parts[0] for one in build["project"]["license-files"]}
+    needed |= {"README.md", "pyproject.toml", "requirements.lock"}
     assert needed <= set(copied())
     ignored = (ROOT / ".dockerignore").read_text().splitlines()
     assert {line[1:] for line in ignored if line.startswith("!")} == set(copied())

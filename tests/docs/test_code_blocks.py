@@ -20,6 +20,7 @@ import asyncpg
 import pytest
 import yaml
 
+from docsite import python_api
 from docsite.reference import http
 from headrace import App, store
 from headrace.app import settings
@@ -86,6 +87,56 @@ def test_every_block_says_what_it_is(page: Path) -> None:
 def test_the_tests_of_pages_exist_and_read_them(page: str, test: str) -> None:
     text = (ROOT / test).read_text(encoding="utf-8")
     assert Path(page).name in text
+
+
+# --- names
+
+PUBLIC = {module.name: set(module.public) for module in python_api.MODULES} | {
+    "headrace.testing.plugin": set[str](),  # a plugin of pytest
+}
+"""The public names of modules."""
+_IN_TEXT = re.compile(r"`((?:headrace|headrace_spark)(?:\.[a-z_]+)+(?:\.[A-Z]\w+)?)[`(]")
+
+
+def is_public(name: str) -> bool:
+    module, _, last = name.rpartition(".")
+    return name in PUBLIC or last in PUBLIC.get(module, ())
+
+
+def imported(text: str) -> Iterator[str]:
+    """Yield the modules and names of ours that a program imports."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        else:
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        yield from (name for name in names if name.partition(".")[0] in {"headrace", "headrace_spark"})
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_the_names_of_python_are_public(page: Path) -> None:
+    """Those that blocks import, and those in the text, such as `headrace.client.Remote`."""
+    programs = [one.text for one in blocks(page) if one.language == "python" and one.reason is None]
+    named = {name for text in programs for name in imported(text)}
+    named |= {name for name in _IN_TEXT.findall(page.read_text(encoding="utf-8")) if is_of_python(name)}
+    assert {name for name in named if not is_public(name)} == set()
+
+
+def is_of_python(name: str) -> bool:
+    """Whether a name leads into the package. Others are of SQL or of telemetry, such as `headrace.streams`."""
+    parts = name.split(".")
+    module = ROOT / "framework" / "/".join(parts[:2])
+    return name[-1].isalnum() and len(parts) > 2 and (module.is_dir() or module.with_suffix(".py").is_file())
+
+
+def test_a_name_that_is_not_public_would_be_found() -> None:
+    text = "from headrace.model.specs import Backoff\nimport headrace.store\nfrom headrace import App"
+    assert [name for name in imported(text) if not is_public(name)] == [
+        "headrace.model.specs.Backoff",
+        "headrace.store",
+    ]
+    assert is_of_python("headrace.sources.webhook.WebhookSpec")
+    assert not is_of_python("headrace.consumer.lag.time")
 
 
 # --- files

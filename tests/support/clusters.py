@@ -12,9 +12,10 @@ from urllib.parse import parse_qs, quote, urlsplit
 import pytest
 
 from headrace.embedded import EmbeddedPostgres
-from headrace.embedded.binaries import Installation, find_installation, installations
+from headrace.embedded.binaries import Installation, find_installation
 from headrace.embedded.os_user import OsUser, os_user_for
 from headrace.embedded.program_copies import usable_by
+from tests.support.programs import installations
 
 # Nothing has to survive a power cut. A crash of the server alone loses nothing that was written.
 QUICK = {"fsync": "off", "shared_buffers": "32MB", "wal_sender_timeout": "10s"}

@@ -18,6 +18,7 @@ from headrace.embedded.binaries import Installation, find_installation
 from headrace.embedded.os_user import OsUser, os_user_for
 from headrace.embedded.program_copies import usable_by
 from headrace.model.errors import EmbeddedPostgresError
+from tests.support.programs import installations
 
 SETTINGS = {
     "listen_addresses": "",
@@ -34,14 +35,14 @@ SETTINGS = {
 
 def postgres_binaries(major: int) -> Path | None:
     """The directory of the programs of a major version, or None. `HEADRACE_PG_BIN_18` names that of version 18.
-    Otherwise it is looked for where Headrace looks for Postgres.
+    Otherwise it is looked for where Headrace looks for Postgres, and in the tests' wheel.
     """
     if named := os.environ.get(f"HEADRACE_PG_BIN_{major}"):
         return Path(named)
     try:
         return find_installation(major).bin
     except EmbeddedPostgresError:
-        return None
+        return next((one.bin for one in installations() if one.major == major), None)
 
 
 def require_programs(major: int, *names: str) -> Installation:

