@@ -185,9 +185,8 @@ class ListCall(Call):
 
     Args:
         path, arguments: as for `Call`. One argument is `limit`, and None for it lists all.
-        answer: makes a page of a successful response.
         order: the key by which the whole list is sorted. None for the order of the answers.
-        options: `path_for_all` and `extra_time`, as for `Call`.
+        options: `path_for_all`, `extra_time` and `answer`, as for `Call`. The answer is a page.
     """
 
     def __init__(

@@ -133,7 +133,7 @@ def _route(name: str, operation: Operation) -> HTTPRouteHandler:
         result = await getattr(context.admin, name)(*found, **arguments)
         if operation.changes:
             subject.changed(context, result)
-        return await _answer(operation, result, partial(_shown, context, request))
+        return await _answer(operation, result, partial(_shown, context))
 
     parameters: dict[str, Any] = {"request": AnyRequest, "context": Context, **subject.refs}
     made = [Parameter(one, Parameter.KEYWORD_ONLY) for one in parameters]
@@ -177,10 +177,10 @@ def _answer_type(operation: Operation) -> Any:
     return SHOWN.get(answer, answer)
 
 
-async def _shown(context: RouteContext, request: AnyRequest, record: Any) -> Any:
+async def _shown(context: RouteContext, record: Any) -> Any:
     """Return a record in the form of answers, with what the caller may see of it."""
     if isinstance(record, ConsumerInfo):
-        record = await context.visible(request, record)
+        record = await context.visible(record)
     form = SHOWN.get(type(record))
     return record if form is None else form.of(record)
 
