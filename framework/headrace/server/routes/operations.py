@@ -180,7 +180,7 @@ def _answer_type(operation: Operation) -> Any:
 async def _shown(context: RouteContext, request: AnyRequest, record: Any) -> Any:
     """Return a record in the form of answers, with what the caller may see of it."""
     if isinstance(record, ConsumerInfo):
-        record = await context.visible(request, record)
+        record = await context.visible(record)
     form = SHOWN.get(type(record))
     return record if form is None else form.of(record)
 
