@@ -12,6 +12,7 @@ import inspect
 import io
 import json
 import re
+import threading
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from datetime import UTC, datetime
 from functools import cache
@@ -60,6 +61,8 @@ OPTIONS = {"start_seq": "--from", "end_seq": "--to", "start_time": "--from", "en
 """The options whose names are not those of the fields."""
 
 Refs = tuple[str, ...]
+Run = Callable[[Coroutine[Any, Any, Any]], Any]
+"""Runs a coroutine on the loop of a world, which keeps running between two calls, for the timers of its connections."""
 
 
 class Outcome(NamedTuple):
@@ -75,14 +78,14 @@ class World:
 
     def __init__(
         self,
-        runner: asyncio.Runner,
+        run: Run,
         database: store.Database,
         url: str,
         token: str,
         remote: Remote,
         client: httpx.Client,
     ) -> None:
-        self.run = runner.run
+        self.run = run
         self.client = client
         self.database, self.url, self.token, self.remote = database, url, token, remote
         self.admin = Admin(database)
@@ -92,7 +95,8 @@ class World:
         """Make an object on which the operation has something to do."""
         self._made += 1
         subject = max((path for path in SUBJECTS if operation.path.startswith(path)), key=len)
-        return self.run(SUBJECTS[subject](self, f"n{self._made}"))
+        made: Object = self.run(SUBJECTS[subject](self, f"n{self._made}"))
+        return made
 
     async def until_dead(self, name: str) -> None:
         """Let the first three messages of a consumer die, for two reasons."""
@@ -203,26 +207,39 @@ def world(name: str, server_dsn: str, request: pytest.FixtureRequest) -> World:
 
 
 @contextlib.contextmanager
+def _loop() -> Iterator[Run]:
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, name="world")
+    thread.start()
+    try:
+        yield lambda work: asyncio.run_coroutine_threadsafe(work, loop).result()
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+@contextlib.contextmanager
 def _world(server_dsn: str, template: str) -> Iterator[World]:
-    with servers.clone(server_dsn, template) as dsn, asyncio.Runner() as runner, pytest.MonkeyPatch.context() as patch:
+    with servers.clone(server_dsn, template) as dsn, _loop() as run, pytest.MonkeyPatch.context() as patch:
         patch.setenv("HR_TEST_OTHER", dsn)
         database = store.Database(dsn)
-        runner.run(database.open())
+        run(database.open())
         admin = Admin(database)
         for table in ("orders", "items", "carts"):
-            runner.run(database.fetch(f"create table {table} (id int primary key, total numeric)"))
-            runner.run(database.fetch(f"alter table {table} replica identity full"))
-        token = runner.run(admin.create_token("ops", ["admin"])).token
-        runner.run(admin.create_stream("orders"))
+            run(database.fetch(f"create table {table} (id int primary key, total numeric)"))
+            run(database.fetch(f"alter table {table} replica identity full"))
+        token = run(admin.create_token("ops", ["admin"])).token
+        run(admin.create_stream("orders"))
         keys, data = [f"k.{n}" for n in range(4)], [f'{{"n": {n}}}' for n in range(4)]
-        runner.run(admin.send_many("orders", keys, data, [None] * 4))
+        run(admin.send_many("orders", keys, data, [None] * 4))
         with serving(dsn, Options(capture=False, database_references=("env:HR_TEST_OTHER",))) as url:
             remote = Remote(url, token=token)
-            runner.run(remote.__aenter__())
+            run(remote.__aenter__())
             with httpx.Client(base_url=url) as client:
-                yield World(runner, database, url, token, remote, client)
-            runner.run(remote.__aexit__(None, None, None))
-        runner.run(database.close())
+                yield World(run, database, url, token, remote, client)
+            run(remote.__aexit__(None, None, None))
+        run(database.close())
 
 
 # --- the doors
