@@ -79,11 +79,14 @@ def metadata(built: tuple[zipfile.ZipFile, tarfile.TarFile]) -> Message:
 
 def sources() -> Mapping[str, str]:
     """The files that the wheel is made of, as paths in the repository with their paths in the wheel."""
+    ignored = (ROOT / ".gitignore").read_text().splitlines()
+    caches = [line.rstrip("/") for line in ignored if line.endswith("/")]
     return {
         str(path.relative_to(ROOT)): str(PurePosixPath(goal, path.relative_to(ROOT / place).as_posix()))
         for place, goal in PLACES.items()
         for path in (ROOT / place).rglob("*")
-        if path.is_file() and not {"__pycache__", ".pytest_cache", ".headrace"} & {*path.parts}
+        if path.is_file()
+        and not any(fnmatchcase(part, cache) for part in path.relative_to(ROOT).parts for cache in caches)
     }
 
 
