@@ -178,7 +178,9 @@ async def test_a_task_does_not_wait_behind_a_rewrite_that_waits_for_the_backfill
     with psycopg.connect(dsn, autocommit=True) as rewriting:
         rewrite = threading.Thread(target=lambda: rewriting.execute("vacuum full rows"))
         with pytest.raises(StoreUnavailable, match="Another transaction holds or awaits a lock"):
-            await anyio.to_thread.run_sync(lambda: backfill("rows", "orders", spark=object(), database=dsn, partitions=1))  # type: ignore[arg-type]
+            await anyio.to_thread.run_sync(
+                lambda: backfill("rows", "orders", spark=object(), database=dsn, partitions=1)
+            )  # type: ignore[arg-type]
         await anyio.to_thread.run_sync(rewrite.join)
 
 
@@ -210,7 +212,9 @@ async def test_what_has_rows_of_other_relations_is_locked_with_them(
         "seen": {"seen", "whole", "part"},
         "kept": {"kept"},
     }.items():
-        await anyio.to_thread.run_sync(lambda name=name: backfill(name, "orders", spark=object(), database=dsn, partitions=1))  # type: ignore[misc]
+        await anyio.to_thread.run_sync(
+            lambda name=name: backfill(name, "orders", spark=object(), database=dsn, partitions=1)
+        )  # type: ignore[misc]
         assert wanted <= locked.pop()
 
 

@@ -7,7 +7,6 @@ takes a snapshot for each of its statements, after the tables are opened.
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -17,6 +16,7 @@ import pytest
 from headrace import store
 from tests.conftest import Connect, Declare
 from tests.support.readers import publish
+from tests.support.waiting import start, until_blocked
 
 pytestmark = pytest.mark.asyncio
 
@@ -121,9 +121,8 @@ async def behind_an_old_snapshot(connect: Connect, read: str, change: Change) ->
     connection, other = await connect(), await connect()
     await other.execute("select pg_advisory_lock(7)")
     statement = f"select r.* from (select pg_advisory_lock_shared(7) offset 0) as waited cross join lateral ({read} offset 0) as r"
-    reader = asyncio.create_task(connection.fetchval(statement))
-    while not await other.fetchval("select exists (select from pg_locks where locktype = 'advisory' and not granted)"):
-        await asyncio.sleep(0.01)
+    reader = await start(connection.fetchval(statement))
+    await until_blocked(other, by=other)
     await change(other)
     await other.execute("select pg_advisory_unlock(7)")
     return await reader

@@ -191,4 +191,13 @@ def metadata(table: Table, taken_at: str, lsn: int) -> str:
     )
 
 
-__all__ = ["Fetch", "Table", "UnknownTable", "check_condition", "find_locked_table", "metadata", "ranges", "select_list"]
+__all__ = [
+    "Fetch",
+    "Table",
+    "UnknownTable",
+    "check_condition",
+    "find_locked_table",
+    "metadata",
+    "ranges",
+    "select_list",
+]

@@ -144,7 +144,7 @@ returns table (id uuid, stream text, stream_id uuid, name text, created_at times
                num_pending_exact boolean, num_ack_pending bigint, owners bigint, parked bigint, blocked bigint, replaying bigint,
                dead_letters bigint, holes bigint, oldest_unacked_at timestamptz, paused_until timestamptz, missed bigint,
                gap_lower bigint, gap_upper bigint, gap_at timestamptz)
-language plpgsql set enable_seqscan = off set enable_bitmapscan = off set timezone = 'UTC' as $$
+language plpgsql set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan set timezone = 'UTC' as $$
 declare
     c_limit      constant int := 1000000;
     v_consumer  headrace_internal.consumers;

@@ -45,7 +45,7 @@ end $$;
 -- Granted: all
 create or replace function headrace_internal.live_counts(p_consumers int[], p_most int default 100000)
 returns table (consumer int, parked bigint, blocked bigint, replaying bigint, dead_letters bigint, missed bigint, lowest bigint)
-language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
+language plpgsql set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan as $$
 begin
     return query select k.consumer, k.parked, k.blocked, k.replaying, k.dead_letters, k.missed, (select min(s) from unnest(k.lowest) as s)
         from headrace_internal.count_messages(p_consumers, p_most) as k;
