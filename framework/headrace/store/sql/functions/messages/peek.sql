@@ -52,11 +52,11 @@ declare
     v_seqs bigint[]; v_attempts int[]; v_owners uuid[]; v_leases bigint[]; v_held int[]; v_until timestamptz[];
 begin
     select * into v_consumer from headrace_internal.consumers where id = p_consumer;
-    if not found then
-        raise exception using errcode = 'HR002', message = 'The consumer no longer exists: declare it again.';
-    end if;
     select * into v_stream from headrace_internal.streams where id = v_consumer.stream_id;
     select * into v_cursor from headrace_internal.cursors where consumer_id = p_consumer order by version desc limit 1;
+    if not found then       -- read last, so that the others were there
+        raise exception using errcode = 'HR002', message = 'The consumer no longer exists: declare it again.';
+    end if;
 
     if 'in_flight' = any (v_states) then
         execute format($sql$
