@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import threading
 from typing import TYPE_CHECKING, Any
 
 import anyio.to_thread
+import psycopg
 import pyarrow as pa
 import pytest
 
 from headrace import store
-from headrace.model.errors import ConfigurationError, InvalidInput, UnknownStream
+from headrace.model.errors import ConfigurationError, InvalidInput, StoreUnavailable, UnknownStream
 from headrace.sources import templates
+from headrace_spark.pipelines import backfill as module
 from headrace_spark.pipelines import rowkeys
 from headrace_spark.pipelines.backfill import backfill
 from headrace_spark.pipelines.rowkeys import KeyShape, shape_of
@@ -21,6 +25,10 @@ from tests.spark.filling import read
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+NO_SESSION: Any = object()
+"""For backfills whose rows a test reads itself."""
 
 
 @pytest.fixture
@@ -121,6 +129,98 @@ async def test_what_cannot_be_read_is_reported_in_a_sentence(run: Any, database:
     with pytest.raises(InvalidInput, match=r"The condition 't\.nothing = 1' is invalid"):
         await run("rows", where="t.nothing = 1")
     assert await read(database, "orders") == []
+
+
+@pytest.mark.asyncio
+async def test_no_row_moves_between_the_ranges_of_tasks(
+    database: store.Database, dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rewrite of the table waits for the end of the backfill. It would move rows from one range to another."""
+    await store.create_stream(database, "orders")
+    await database.fetch("create table rows (id int primary key, pad text) with (autovacuum_enabled = off)")
+    await database.fetch("insert into rows select g, repeat('x', 1000) from generate_series(1, 400) as g")
+    await database.fetch("delete from rows where id <= 200")
+    rewrites = ["vacuum full rows"]
+    if await database.fetchval("select current_setting('server_version_num')::int >= 190000"):
+        rewrites.append("repack (concurrently) rows")
+    read: list[int] = []
+
+    def publish(_: Any, reader: Any, *_arguments: Any) -> int:
+        with psycopg.connect(dsn, autocommit=True) as other:
+            other.execute("set lock_timeout = '100ms'")
+            for number in range(len(reader.queries)):
+                for batch in reader(iter([pa.RecordBatch.from_pydict({"id": [number]})])):
+                    read.extend(json.loads(data)["record"]["id"] for data in batch.column(1).to_pylist())
+                for rewrite in rewrites:
+                    with pytest.raises(psycopg.errors.LockNotAvailable):
+                        other.execute(rewrite)
+        return len(read)
+
+    monkeypatch.setattr(module, "_publish", publish)
+    await anyio.to_thread.run_sync(lambda: backfill("rows", "orders", spark=NO_SESSION, database=dsn, partitions=4))
+    assert sorted(read) == list(range(201, 401))
+
+
+@pytest.mark.asyncio
+async def test_a_task_does_not_wait_behind_a_rewrite_that_waits_for_the_backfill(
+    database: store.Database, dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither would end: a lock is given in the order of requests."""
+    await store.create_stream(database, "orders")
+    await database.fetch("create table rows (id int primary key)")
+
+    def publish(_: Any, reader: Any, *_arguments: Any) -> int:
+        rewrite.start()
+        with psycopg.connect(dsn, autocommit=True) as other:
+            while not other.execute(
+                "select count(*) from pg_locks where relation = 'rows'::regclass and not granted"
+            ).fetchone()[0]:  # type: ignore[index]
+                pass
+        return len(list(reader(iter([pa.RecordBatch.from_pydict({"id": [0]})]))))
+
+    monkeypatch.setattr(module, "_publish", publish)
+    monkeypatch.setattr(module, "LOCK_TIMEOUT", "100ms")
+    with psycopg.connect(dsn, autocommit=True) as rewriting:
+        rewrite = threading.Thread(target=lambda: rewriting.execute("vacuum full rows"))
+        with pytest.raises(StoreUnavailable, match="Another transaction holds or awaits a lock"):
+            await anyio.to_thread.run_sync(
+                lambda: backfill("rows", "orders", spark=NO_SESSION, database=dsn, partitions=1)
+            )
+        await anyio.to_thread.run_sync(rewrite.join)
+
+
+@pytest.mark.asyncio
+async def test_what_has_rows_of_other_relations_is_locked_with_them(
+    database: store.Database, dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await store.create_stream(database, "orders")
+    await database.fetch("create table whole (id int) partition by range (id)")
+    await database.fetch("create table part partition of whole default")
+    await database.fetch("create table parent (id int)")
+    await database.fetch("create table child () inherits (parent)")
+    await database.fetch("create view seen as select * from whole")
+    await database.fetch("create materialized view kept as select * from whole")
+    locked: list[set[str]] = []
+
+    def publish(*_: Any) -> int:
+        with psycopg.connect(dsn) as other:
+            rows = other.execute(
+                "select relation::regclass::text from pg_locks where mode = 'AccessShareLock' and pid <> pg_backend_pid()"
+            )
+            locked.append({name for (name,) in rows})
+        return 0
+
+    monkeypatch.setattr(module, "_publish", publish)
+    for name, wanted in {
+        "whole": {"whole", "part"},
+        "parent": {"parent", "child"},
+        "seen": {"seen", "whole", "part"},
+        "kept": {"kept"},
+    }.items():
+        await anyio.to_thread.run_sync(
+            functools.partial(backfill, name, "orders", spark=NO_SESSION, database=dsn, partitions=1)
+        )
+        assert wanted <= locked.pop()
 
 
 def test_ranges_cover_every_block_once_and_the_last_has_no_end() -> None:

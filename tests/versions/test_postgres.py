@@ -80,11 +80,14 @@ class TestTheVersions:
     def test_may_be_all(self) -> None:
         assert postgres.majors(["all"]) == [14, 15, 16, 17, 18]
 
+    def test_may_be_the_one_that_is_not_released_yet(self) -> None:
+        assert postgres.majors(["19"]) == [postgres.UPCOMING] == [19]
+
     def test_may_be_all_but_the_usual_one(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(postgres, "find_installation", lambda: found(18))
         assert postgres.majors(["others"]) == [14, 15, 16, 17]
 
-    @pytest.mark.parametrize("word", ["13", "19", "15.2", "", "x", "¹⁵"])
+    @pytest.mark.parametrize("word", ["13", "20", "15.2", "", "x", "¹⁵"])
     def test_must_be_supported(self, word: str) -> None:
         with pytest.raises(ValueError, match=r"is no supported version of PostgreSQL\. Use 14, 15, 16, 17, 18, all or"):
             postgres.majors([word])

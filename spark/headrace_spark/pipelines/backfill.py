@@ -1,6 +1,8 @@
 """Backfill pipeline: reads a table in parallel, and publishes its rows as messages of a stream.
 
 All tasks read under one snapshot, which the driver exports and holds. Together they thus see the table at one moment.
+The driver locks the table first, as any reader does, and until the end. Without that lock, `VACUUM FULL` would move rows
+between the ranges of the tasks, and a snapshot from before a rewrite may see no row after it.
 Later changes are not seen, so this pipeline is for tables that don't change meanwhile or are not captured. For a
 captured table use `headrace source postgres backfill`, which never publishes an older row after a newer change.
 """
@@ -8,7 +10,7 @@ captured table use `headrace source postgres backfill`, which never publishes an
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +20,7 @@ from headrace.model.text.sql import literal
 from headrace_spark.pipelines.database import open_database
 from headrace_spark.pipelines.rowkeys import KeyShape, default_shape, shape_of
 from headrace_spark.pipelines.running import Report, timed, translated_errors
-from headrace_spark.pipelines.tables import check_condition, find_table, metadata, ranges, select_list
+from headrace_spark.pipelines.tables import Fetch, check_condition, find_locked_table, metadata, ranges, select_list
 from headrace_spark.pipelines.values import SETTINGS
 from headrace_spark.session import register, session
 from headrace_spark.source.connection import connect, fetch, translated
@@ -33,6 +35,9 @@ _IDX_BITS = (
 )
 _BATCH_BYTES = 4 * 1024 * 1024  # bytes of a batch
 _SCHEMA = "key string, data string"
+LOCK_TIMEOUT = "10s"
+"""How long a task waits for the lock that the driver has. If another transaction waits for an exclusive lock, then the task
+waits behind it, and that one waits for the driver."""
 
 
 class Snapshot(msgspec.Struct, frozen=True):
@@ -91,12 +96,12 @@ def backfill(
     report = Report(pipeline="backfill", into=stream)
     with timed(report), open_database(database) as database_connection:
         database_connection.stream(stream)
-        with _exported_snapshot(source or database_connection.url) as (connection, snapshot):
+        with _transaction(source or database_connection.url) as connection:
 
             def fetch_rows(sql: str, *arguments: Any) -> list[tuple[Any, ...]]:
                 return fetch(connection, source or database_connection.url, sql, *arguments)
 
-            found = find_table(fetch_rows, table)
+            found = find_locked_table(fetch_rows, table)
             shape = (
                 default_shape(found.schema, found.name, found.key)
                 if key is None
@@ -108,6 +113,7 @@ def backfill(
             if where is not None:
                 check_condition(fetch_rows, f"{select} {parts[0]}{condition}", where)
             queries = [f"{select} {part}{condition}" for part in parts]
+            snapshot = _exported_snapshot(fetch_rows)
             reader = _RangeReader(
                 source or database_connection.url,
                 queries,
@@ -122,24 +128,27 @@ def backfill(
 
 
 @contextmanager
-def _exported_snapshot(url: str) -> Iterator[tuple[Connection, Snapshot]]:
-    """Open a connection with an exported snapshot. Other connections can use the snapshot while this one is open."""
+def _transaction(url: str) -> Iterator[Connection]:
+    """Open a connection with a transaction. Its last statement takes a snapshot that is newer than its locks."""
     with connect(url, autocommit=False) as connection:
-        fetch(connection, url, "set transaction isolation level repeatable read, read only")
-        fetch(connection, url, "select set_config('idle_in_transaction_session_timeout', '0', true)")
-        _set_settings(connection, url)
-        rows = fetch(
-            connection,
-            url,
-            """select pg_export_snapshot(), to_char(now() at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'),
-                      (pg_current_wal_lsn() - '0/0'::pg_lsn)::bigint""",
-        )
-        yield connection, Snapshot(*rows[0])
+        fetch(connection, url, "set transaction isolation level read committed, read only")
+        _set_settings(connection, url, {"idle_in_transaction_session_timeout": "0"})
+        yield connection
 
 
-def _set_settings(connection: Connection, url: str) -> None:
-    settings = ", ".join(f"set_config({literal(name)}, {literal(value)}, true)" for name, value in SETTINGS.items())
-    fetch(connection, url, f"select {settings}")
+def _exported_snapshot(fetch_rows: Fetch) -> Snapshot:
+    """Export a snapshot. Other connections can use it until the transaction ends."""
+    rows = fetch_rows(
+        """select pg_export_snapshot(), to_char(statement_timestamp() at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'),
+                  (pg_current_wal_lsn() - '0/0'::pg_lsn)::bigint"""
+    )
+    return Snapshot(*rows[0])
+
+
+def _set_settings(connection: Connection, url: str, more: Mapping[str, str]) -> None:
+    settings = {**SETTINGS, **more}.items()
+    set_each = ", ".join(f"set_config({literal(name)}, {literal(value)}, true)" for name, value in settings)
+    fetch(connection, url, f"select {set_each}")
 
 
 class _RangeReader:
@@ -162,7 +171,7 @@ class _RangeReader:
         with connect(self.url, autocommit=False) as connection:
             fetch(connection, self.url, "set transaction isolation level repeatable read, read only")
             fetch(connection, self.url, f"set transaction snapshot {literal(self.snapshot.id)}")
-            _set_settings(connection, self.url)
+            _set_settings(connection, self.url, {"lock_timeout": LOCK_TIMEOUT})
             with (
                 translated(self.url),
                 connection.cursor(adbc_stmt_kwargs={"adbc.postgresql.batch_size_hint_bytes": _BATCH_BYTES}) as cursor,

@@ -91,6 +91,18 @@ def find_table(fetch: Fetch, name: str) -> Table:
     )
 
 
+def find_locked_table(fetch: Fetch, name: str) -> Table:
+    """Lock a table, with all relations that hold its rows, until the end of the transaction, and read it from the catalog.
+
+    The lock is that of any reader. It keeps away what rewrites or drops a table, such as `VACUUM FULL`. Raises what
+    `find_table` does.
+    """
+    found = find_table(fetch, name)
+    relation = f"{quoted(found.schema)}.{quoted(found.name)}"
+    fetch(f"select 1 from {relation} limit 0")  # LOCK TABLE refuses a materialized view
+    return find_table(fetch, relation)
+
+
 # The key is chosen as in change capture. A leaf without storage (a view, a foreign table) is read
 # as a whole.
 _TABLE = """
@@ -179,4 +191,13 @@ def metadata(table: Table, taken_at: str, lsn: int) -> str:
     )
 
 
-__all__ = ["Table", "UnknownTable", "check_condition", "find_table", "metadata", "ranges", "select_list"]
+__all__ = [
+    "Fetch",
+    "Table",
+    "UnknownTable",
+    "check_condition",
+    "find_locked_table",
+    "metadata",
+    "ranges",
+    "select_list",
+]

@@ -270,6 +270,10 @@ def _headrace_error(error: Any, url: str) -> HeadraceError | None:
         return InvalidKey(f"The database rejects a message: {text}.") if "valid_key" in text else _invalid_data(text)
     if state[:2] in ("22", "54"):  # 54: nested too deeply, or too large
         return _invalid_data(text)
+    if state == "55P03":
+        return StoreUnavailable(
+            f"Another transaction holds or awaits a lock on a table at {url}: {text}. Run it again after that one ends."
+        )
     if state[:2] in ("08", "53", "58", "40", "55") or state[:3] == "57P" or state in ("57014", "25006", "XX000"):
         return StoreUnavailable(f"The database at {url} could not run the statement: {text}.")
     return None

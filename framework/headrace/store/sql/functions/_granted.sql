@@ -47,7 +47,7 @@ begin
             when v_function.privilege = 'reads' then format(
                 'return query select %s from (
                      select s.name from headrace_internal.streams as s
-                     where s.id = any (headrace_granted.streams_of(''observe'')) and ($1 is null or s.name = $1)) as n
+                     where s.id = any ((select headrace_granted.streams_of(''observe''))::int[]) and ($1 is null or s.name = $1)) as n
                  cross join lateral headrace_internal.%I(%s) as f order by n.name', v_columns, v_function.proname,
                 (select string_agg(case n when 1 then 'n.name' else '$' || n end, ', ' order by n) from generate_series(1, v_function.pronargs) as n))
             when v_function.proretset then 'return query select * from ' || v_call
@@ -58,7 +58,7 @@ begin
             -- The pages are those of the streams that the role may observe. They end by number only.
             v_result := format(
                 'return query select %s from %s with ordinality as f join headrace_internal.streams as s on s.name = %s
-                 where s.id = any (headrace_granted.streams_of(''observe'')) order by f.ordinality limit p_limit',
+                 where s.id = any ((select headrace_granted.streams_of(''observe''))::int[]) order by f.ordinality limit p_limit',
                 case v_function.proname when 'stream_names' then 'f.f' else 'f.stream, f.name' end,
                 case v_function.proname when 'stream_names' then 'headrace_internal.stream_names($1, $2, null)'
                                         else 'headrace_internal.consumer_names($1, $2, $3, null, null)' end,

@@ -40,7 +40,7 @@ returns table (
     id uuid, source text, kind text, relation text, condition json, rate int, state text, reason text, total bigint, read bigint, published bigint,
     created_at timestamptz, started_at timestamptz, updated_at timestamptz, finished_at timestamptz, differences json
 )
-language plpgsql stable as $$
+language plpgsql as $$
 declare
     v_bytes  bigint := 0;
 begin
@@ -69,7 +69,7 @@ create or replace function headrace_internal.backfill_to_do(p_source int)
 returns table (
     id int, kind text, relation text, condition json, rate int, state text, place json, read bigint, total bigint, complete boolean
 )
-language sql stable as $$
+language sql as $$
     select b.id, b.kind, b.relation, b.condition, b.rate, b.state, b.place, b.read, b.total,
            exists (select from headrace_internal.backfills as d where d.source_id = b.source_id and d.relation = b.relation
                    and d.kind = 'backfill' and d.condition is null and d.state = 'done')
@@ -91,7 +91,7 @@ end $$;
 -- Return whether a backfill is still to be done.
 -- Granted: all
 create or replace function headrace_internal.is_backfill_unfinished(p_id int) returns boolean
-language sql stable as $$
+language sql as $$
     select exists (select from headrace_internal.backfills where id = p_id and state in ('queued', 'running'))
 $$;
 

@@ -10,7 +10,7 @@
 -- Granted: all
 create or replace function headrace_internal.sources_to_capture(p_now timestamptz default clock_timestamp())
 returns table (source_id int, uid uuid, name text, stream text, settings json, updated_at timestamptz, paused boolean, free boolean, holder uuid)
-language sql stable as $$
+language sql as $$
     select c.source_id, o.uid, o.name, s.name, o.settings, o.updated_at, c.paused_at is not null,
            c.held_until is null or c.held_until <= p_now, c.holder
     from headrace_internal.captures as c join headrace_internal.sources as o on o.id = c.source_id join headrace_internal.streams as s on s.id = o.stream_id
@@ -158,7 +158,7 @@ end $$;
 -- Granted: all
 create or replace function headrace_internal.capture_position(p_source int)
 returns table ("position" pg_lsn, captured bigint, system_id text, timeline int)
-language sql stable as $$
+language sql as $$
     select p.position, p.captured, c.system_id, c.timeline
     from headrace_internal.captures as c
     join lateral (select * from headrace_internal.capture_positions as p where p.source_id = c.source_id order by p.id desc limit 1) as p on true
@@ -300,7 +300,7 @@ end $$;
 -- Return the state of a capture.
 -- Granted: all
 create or replace function headrace_internal.capture_info(p_source int, p_now timestamptz default clock_timestamp()) returns json
-language sql stable set timezone = 'UTC' as $$
+language sql set timezone = 'UTC' as $$
     select json_build_object(
         'state', case when c.paused_at is not null then case when c.state = 'halted' then 'stopped' else 'paused' end
                       when c.held_until is null or c.held_until <= p_now then 'unattended' else c.state end,
@@ -326,7 +326,7 @@ create or replace function headrace_internal.capture_failure_page(
     p_source uuid, p_above bigint default 0, p_limit int default 100, p_below bigint default null, p_bytes bigint default null
 )
 returns table (id bigint, key text, data json, error text, failed_at timestamptz, attempts int, retry boolean)
-language plpgsql stable as $$
+language plpgsql as $$
 declare
     v_bytes  bigint := 0;
 begin
@@ -373,7 +373,7 @@ end $$;
 -- Granted: all
 create or replace function headrace_internal.capture_failures_to_retry(p_source int, p_limit int default 100)
 returns table (id bigint, key text, data json, failed_at timestamptz)
-language sql stable as $$
+language sql as $$
     select f.id, f.key, f.data, f.failed_at from headrace_internal.capture_failures as f where f.source_id = p_source and f.retry order by f.id limit p_limit
 $$;
 
@@ -388,7 +388,7 @@ $$;
 -- Return the rows that a stream with one_message_per_key has now for these keys.
 -- Granted: admin
 create or replace function headrace_internal.rows_of_keys(p_stream text, p_keys text[]) returns table (key text, data json)
-language plpgsql stable as $$
+language plpgsql as $$
 begin
     return query execute format('select key, data from %s where key = any ($1)', (headrace_internal.require_stream(p_stream)).relation)
         using p_keys;
@@ -397,7 +397,7 @@ end $$;
 -- Return those of these keys that were published after a time.
 -- Granted: admin
 create or replace function headrace_internal.keys_published_since(p_stream text, p_keys text[], p_since timestamptz[]) returns setof text
-language plpgsql stable as $$
+language plpgsql as $$
 begin
     return query execute format(
         'select g.key from unnest($1, $2) as g(key, since) where exists (select from %s as m where m.key = g.key and m.created_at > g.since)',

@@ -218,7 +218,7 @@ end $$;
 -- Granted: all
 create or replace function headrace_internal.folded_page(p_backfill int, p_after bytea, p_limit int)
 returns table (hash bytea, seq bigint, key text)
-language sql stable as $$
+language sql as $$
     select v.hash, v.seq, v.key from headrace_internal.verified_rows as v
     where v.backfill_id = p_backfill and v.hash > p_after and not v.gone order by v.hash limit p_limit
 $$;

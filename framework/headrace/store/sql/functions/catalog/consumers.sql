@@ -184,7 +184,7 @@ begin
     else
         -- A message that is in flight and was to be delivered again, in its order, is delivered already.
         delete from headrace_internal.parked where consumer_id = p_consumer
-            and seq in (select headrace_internal.in_flight_seqs(p_consumer, v_cursor.lease_floor));
+            and seq in (select * from headrace_internal.in_flight_seqs(p_consumer, v_cursor.lease_floor));
         with gone as (
             delete from headrace_internal.tails where consumer_id = p_consumer returning seq, key_hash
         ), added as (
@@ -225,7 +225,7 @@ begin
             )
             select min(seq) from added
             $sql$, p_stream.relation, p_condition)
-            into v_first using p_consumer, v_cursor.position, headrace_internal.all_holes(v_cursor);
+            into v_first using p_consumer, v_cursor.position, (select * from headrace_internal.cursor_holes(v_cursor));
         perform headrace_internal.start_replay(p_consumer, v_first);
     end if;
 end $$;

@@ -36,13 +36,13 @@ end $$;
 
 -- Return the database that a name is placed in, null for none.
 create or replace function headrace_internal.place_of(p_kind text, p_name text) returns text
-language sql stable as $$
+language sql as $$
     select database from headrace_internal.places where kind = p_kind and name = p_name
 $$;
 
 -- Raise if a name is placed in another database, since names are unique among all.
 create or replace function headrace_internal.require_unplaced(p_kind text, p_name text) returns void
-language plpgsql stable as $$
+language plpgsql as $$
 declare
     v_database  text := headrace_internal.place_of(p_kind, p_name);
 begin

@@ -50,7 +50,7 @@ end $$;
 -- Return the streams on which the role of the session has a privilege, or 'any'. 0 stands for all streams. Null unless
 -- it has one.
 create or replace function headrace_internal.granted_streams(p_privilege text) returns int[]
-language plpgsql stable set search_path = pg_catalog, pg_temp as $$
+language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
     v_role        oid := headrace_internal.granted_role_number();
     v_privileges  text[] := headrace_internal.sufficient_privileges(p_privilege);
@@ -65,7 +65,7 @@ end $$;
 -- Return whether the role of the session has a privilege on a stream: by its id, 0 for all streams, null for none.
 -- Most roles have their own grant, which the primary key finds. The others inherit one.
 create or replace function headrace_internal.is_granted(p_privilege text, p_stream int) returns boolean
-language plpgsql stable as $$
+language plpgsql as $$
 declare
     v_role        oid := headrace_internal.granted_role_number();
     v_privileges  text[] := headrace_internal.sufficient_privileges(p_privilege);
@@ -91,7 +91,7 @@ end $$;
 -- Raise unless the role of the session has a privilege. p_stream: as for is_granted. p_name: the stream's name in the
 -- error.
 create or replace function headrace_internal.require_grant(p_privilege text, p_stream int, p_name text default null) returns void
-language plpgsql stable as $$
+language plpgsql as $$
 declare
     v_role  text;
     v_name  text;
@@ -116,7 +116,7 @@ end $$;
 -- As require_grant, for a stream by its name. Without the privilege on all streams, one that does not exist gets the
 -- same answer as one that the role may not use.
 create or replace function headrace_internal.require_grant_by_name(p_privilege text, p_name text) returns void
-language plpgsql stable as $$
+language plpgsql as $$
 declare
     v_stream  int;
 begin
@@ -126,7 +126,7 @@ end $$;
 
 -- As require_grant, for the streams of consumers. One that does not exist is left to the function that is called.
 create or replace function headrace_internal.require_grant_of_consumers(p_privilege text, p_consumers int[]) returns void
-language plpgsql stable as $$
+language plpgsql as $$
 declare
     v_stream  int;
 begin
@@ -137,7 +137,7 @@ end $$;
 
 -- Raise unless the role of the session has a privilege, or 'any', on any stream.
 create or replace function headrace_internal.require_grant_somewhere(p_privilege text) returns void
-language plpgsql stable as $$
+language plpgsql as $$
 begin
     if headrace_internal.granted_streams(p_privilege) is null then
         perform headrace_internal.require_grant(case p_privilege when 'any' then 'observe' else p_privilege end, 0);
@@ -146,14 +146,14 @@ end $$;
 
 -- Raise unless the role of the session has any privilege.
 create or replace function headrace_internal.require_any_grant() returns void
-language plpgsql stable as $$
+language plpgsql as $$
 begin
     perform headrace_internal.require_grant_somewhere('any');
 end $$;
 
 -- The streams that a role may see with a privilege, for the views. It runs as the owner.
 create or replace function headrace_granted.streams_of(p_privilege text) returns int[]
-language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
     v_streams  int[] := headrace_internal.granted_streams(p_privilege);
 begin
@@ -165,7 +165,7 @@ end $$;
 
 -- The settings of a consumer as its readers may see them: a push consumer's secrets are for its administrators.
 create or replace function headrace_internal.settings_for_readers(p_stream text, p_settings json) returns json
-language plpgsql stable as $$
+language plpgsql as $$
 begin
     if json_typeof(p_settings -> 'push') is distinct from 'object'
        or headrace_internal.is_granted('admin', (select id from headrace_internal.streams where name = p_stream)) then
@@ -178,7 +178,7 @@ end $$;
 -- The settings of a consumer, by its id.
 -- Granted: consume
 create or replace function headrace_internal.settings_of_consumer(p_consumer int) returns json
-language sql stable as $$
+language sql as $$
     select headrace_internal.consumer_settings(c) from headrace_internal.consumers as c where c.id = p_consumer
 $$;
 
@@ -270,7 +270,7 @@ end $$;
 create or replace function headrace_granted.view_streams(p_stream text)
 returns table (id uuid, name text, created_at timestamptz, updated_at timestamptz, settings json, first_seq bigint, last_seq bigint, messages bigint, size bigint,
                segments bigint, consumers bigint, scheduled bigint, next_scheduled timestamptz, "full" boolean)
-language plpgsql stable as $$
+language plpgsql as $$
 begin
     if has_schema_privilege('headrace_internal', 'usage') then
         return query select * from headrace_internal.stream_info(p_stream);
@@ -284,7 +284,7 @@ returns table (id uuid, stream text, stream_id uuid, name text, created_at times
                num_pending_exact boolean, num_ack_pending bigint, owners bigint, parked bigint, blocked bigint, replaying bigint,
                dead_letters bigint, holes bigint, oldest_unacked_at timestamptz, paused_until timestamptz, missed bigint,
                gap_lower bigint, gap_upper bigint, gap_at timestamptz)
-language plpgsql stable as $$
+language plpgsql as $$
 begin
     if has_schema_privilege('headrace_internal', 'usage') then
         return query select * from headrace_internal.consumer_info(p_stream, p_name);
@@ -294,7 +294,7 @@ begin
 end $$;
 
 create or replace function headrace_granted.view_capture(p_source int) returns json
-language plpgsql stable as $$
+language plpgsql as $$
 begin
     if has_schema_privilege('headrace_internal', 'usage') then
         return headrace_internal.capture_info(p_source);
@@ -303,7 +303,7 @@ begin
 end $$;
 
 create or replace function headrace_granted.view_workers() returns table (id uuid, seen_at timestamptz, gone boolean, facts json)
-language plpgsql stable as $$
+language plpgsql as $$
 begin
     if has_schema_privilege('headrace_internal', 'usage') then
         return query select * from headrace_internal.worker_info();

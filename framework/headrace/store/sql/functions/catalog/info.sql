@@ -5,7 +5,7 @@
 create or replace function headrace_internal.stream_info(p_stream text default null, p_now timestamptz default clock_timestamp())
 returns table (id uuid, name text, created_at timestamptz, updated_at timestamptz, settings json, first_seq bigint, last_seq bigint, messages bigint, size bigint,
                segments bigint, consumers bigint, scheduled bigint, next_scheduled timestamptz, "full" boolean)
-language plpgsql stable as $$
+language plpgsql as $$
 declare
     v_stream  headrace_internal.streams;
 begin
@@ -34,7 +34,7 @@ end $$;
 -- Return names of streams in their order: the first p_limit above p_after, or the last ones below p_before in descending order.
 -- Granted: reads
 create or replace function headrace_internal.stream_names(p_after text, p_before text, p_limit int) returns setof text
-language sql stable as $$
+language sql as $$
     select s.name from headrace_internal.streams as s
     where (p_after is null or s.name > p_after) and (p_before is null or s.name < p_before)
     order by case when p_before is null then s.name end, s.name desc limit p_limit
@@ -51,7 +51,7 @@ $$;
 -- Estimate the number of messages from the rows per page at the last analyze. A segment that was never analyzed
 -- counts one message for each of its seqs.
 create or replace function headrace_internal.estimate_messages(p_stream headrace_internal.streams, p_first bigint, p_last bigint) returns bigint
-language sql stable as $$
+language sql as $$
     select coalesce(sum(case
         when c.reltuples >= 0 and c.relpages > 0
             then c.reltuples / c.relpages * (pg_relation_size(c.oid) / current_setting('block_size')::int)
@@ -65,7 +65,7 @@ $$;
 -- Return the seq of the last message, null when there is none. It reads the last 1,000 seqs drawn, which seldom lie
 -- in more than one segment. It reads the whole stream only if all of those were rolled back or removed.
 create or replace function headrace_internal.last_message_seq(p_stream headrace_internal.streams) returns bigint
-language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off as $$
+language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
     v_last_drawn  bigint := coalesce(pg_sequence_last_value(p_stream.sequence::regclass), 0);
     v_last   bigint;
@@ -83,7 +83,7 @@ end $$;
 -- Granted: reads
 create or replace function headrace_internal.consumer_names(p_stream text, p_after text[], p_before text[], p_limit int, p_bytes bigint)
 returns table (stream text, name text)
-language plpgsql stable as $$
+language plpgsql as $$
 declare
     v_consumer  headrace_internal.consumers;
     v_bytes     bigint := 0;
@@ -104,6 +104,36 @@ begin
     end loop;
 end $$;
 
+-- Return what takes a count, for some consumers. Counts stop at p_most. `lowest`: the lowest seqs that are parked, block
+-- their key and wait behind such a message. A message behind another one waits for the same event: the retry of a parked
+-- message, or the redrive or discard of a dead letter. It is inlined.
+create or replace function headrace_internal.count_messages(p_consumers int[], p_most int)
+returns table (consumer int, parked bigint, blocked bigint, replaying bigint, dead_letters bigint, missed bigint, lowest bigint[])
+language sql stable as $$
+    select c.id, p.parked + coalesce(t.waiting, 0), d.blocking + coalesce(t.blocked, 0), r.replaying, a.letters, coalesce(g.messages, 0),
+           array[p.lowest, d.lowest, t.lowest]
+    from unnest(p_consumers) as c (id)
+    join lateral (
+        select u.parked_floor, u.replay_floor from headrace_internal.cursors as u where u.consumer_id = c.id order by u.version desc limit 1) as u on true
+    cross join lateral (
+        select count(*) as parked, min(seq) as lowest from (
+            select p.seq from headrace_internal.parked as p where p.consumer_id = c.id and p.seq >= u.parked_floor order by p.seq limit p_most) as p) as p
+    cross join lateral (
+        select count(*) as blocking, min(seq) as lowest, array_agg(distinct key_hash) as keys from (
+            select b.seq, b.key_hash from headrace_internal.dead_letters as b where b.consumer_id = c.id and b.blocks order by b.seq limit p_most) as b) as d
+    left join lateral (
+        select count(*) filter (where t.blocked) as blocked, count(*) filter (where not t.blocked) as waiting, min(t.seq) as lowest from (
+            select t.seq, coalesce(t.key_hash = any (d.keys), false) as blocked
+            from headrace_internal.tails as t where t.consumer_id = c.id order by t.seq limit p_most) as t) as t on true
+    cross join lateral (
+        select count(*) as replaying from (
+            select from headrace_internal.replays as r where r.consumer_id = c.id and r.seq >= u.replay_floor limit p_most) as r) as r
+    cross join lateral (
+        select count(*) as letters from (
+            select from headrace_internal.dead_letters as b where b.consumer_id = c.id limit p_most) as b) as a
+    left join headrace_internal.gaps as g on g.consumer_id = c.id
+$$;
+
 -- Return the state of consumers. p_scan_limit: how many messages above the position are examined at most, to count those
 -- that are pending.
 -- Granted: reads
@@ -114,17 +144,13 @@ returns table (id uuid, stream text, stream_id uuid, name text, created_at times
                num_pending_exact boolean, num_ack_pending bigint, owners bigint, parked bigint, blocked bigint, replaying bigint,
                dead_letters bigint, holes bigint, oldest_unacked_at timestamptz, paused_until timestamptz, missed bigint,
                gap_lower bigint, gap_upper bigint, gap_at timestamptz)
-language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off set timezone = 'UTC' as $$
+language plpgsql set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan set timezone = 'UTC' as $$
 declare
     c_limit      constant int := 1000000;
     v_consumer  headrace_internal.consumers;
     v_stream    headrace_internal.streams;
-    v_cursor    headrace_internal.cursors;
     v_lowest    bigint[];
-    v_blocking  bigint[];
-    v_behind_blocked  bigint;
-    v_behind_parked   bigint;
-    v_pending     record;
+    v_pending   record;
 begin
     for v_stream in select * from headrace_internal.streams as s where p_stream is null or s.name = p_stream order by s.name loop
         last_seq := coalesce(headrace_internal.last_message_seq(v_stream), 0);
@@ -132,7 +158,17 @@ begin
             select * from headrace_internal.consumers as c
             where c.stream_id = v_stream.id and (p_name is null or c.name = p_name) order by c.name
         loop
-            select * into v_cursor from headrace_internal.cursors where consumer_id = v_consumer.id order by version desc limit 1;
+            -- One statement, since a message moves between these tables, and must neither be overlooked nor counted twice.
+            select u.position, (select count(*) from unnest(h.holes)), l.held, l.owners, k.parked, k.blocked, k.replaying, k.dead_letters,
+                   array_remove(l.lowest || k.lowest, null)
+                into "position", holes, num_ack_pending, owners, parked, blocked, replaying, dead_letters, v_lowest
+                from (select * from headrace_internal.cursors where consumer_id = v_consumer.id order by version desc limit 1) as u
+                cross join lateral headrace_internal.cursor_holes(u) as h(holes)
+                cross join lateral (
+                    select coalesce(sum(l.held), 0) as held, count(distinct l.owner) as owners, min((select min(s) from unnest(l.seqs) as s)) as lowest
+                    from headrace_internal.leases as l where l.consumer_id = v_consumer.id and l.lease_id >= u.lease_floor) as l
+                cross join headrace_internal.count_messages(array[v_consumer.id], c_limit) as k;
+            continue when not found;    -- the consumer was deleted
             id := v_consumer.uid;
             stream := v_stream.name;
             stream_id := v_stream.uid;
@@ -142,39 +178,12 @@ begin
             settings := headrace_internal.consumer_settings(v_consumer);
             begins := json_build_object('deliver_policy', v_consumer.deliver_policy, 'start_seq', v_consumer.start_seq,
                                         'start_time', v_consumer.start_time, 'version', v_consumer.version);
-            "position" := v_cursor.position;
-            lag := greatest(last_seq - v_cursor.position, 0);
-            holes := (select count(*) from unnest(headrace_internal.all_holes(v_cursor)));
+            lag := greatest(last_seq - "position", 0);
             paused_until := case when v_consumer.paused_until > p_now then v_consumer.paused_until end;
-
-            select coalesce(sum(l.held), 0), count(distinct l.owner), array[min((select min(s) from unnest(l.seqs) as s))]
-                into num_ack_pending, owners, v_lowest
-                from headrace_internal.leases as l where l.consumer_id = v_consumer.id and l.lease_id >= v_cursor.lease_floor;
-            select count(*), v_lowest || min(p.seq) into parked, v_lowest
-                from headrace_internal.parked as p where p.consumer_id = v_consumer.id and p.seq >= v_cursor.parked_floor;
-            -- A message behind another one waits for the same event: the retry of a parked message, or the redrive or
-            -- discard of a dead letter.
-            select count(*), v_lowest || min(d.seq), array_agg(distinct d.key_hash) into blocked, v_lowest, v_blocking
-                from (select seq, key_hash from headrace_internal.dead_letters as d
-                      where d.consumer_id = v_consumer.id and d.blocks limit c_limit) as d;
-            select count(*) filter (where t.blocked), count(*) filter (where not t.blocked), v_lowest || min(t.seq)
-                into v_behind_blocked, v_behind_parked, v_lowest
-                from (select t.seq, t.key_hash in (select unnest(v_blocking)) as blocked
-                      from headrace_internal.tails as t where t.consumer_id = v_consumer.id limit c_limit) as t;
-            parked := parked + v_behind_parked;
-            blocked := blocked + v_behind_blocked;
-            select count(*) into replaying
-                from (
-                    select from headrace_internal.replays as r
-                    where r.consumer_id = v_consumer.id and r.seq >= v_cursor.replay_floor limit c_limit) as r;
-            select count(*) into dead_letters
-                from (select from headrace_internal.dead_letters as d where d.consumer_id = v_consumer.id limit c_limit) as d;
-
-            select * into v_pending from headrace_internal.count_pending(v_consumer, v_stream, v_cursor.position, last_seq, p_scan_limit);
+            select * into v_pending from headrace_internal.count_pending(v_consumer, v_stream, "position", last_seq, p_scan_limit);
             num_pending := v_pending.wanted + parked + replaying;
             num_pending_exact := v_pending.complete and replaying < c_limit;
             oldest_unacked_at := v_pending.oldest;
-            v_lowest := array_remove(v_lowest, null);
             if v_lowest <> '{}' then
                 execute format('select created_at from %s where seq = any ($1) order by seq limit 1', headrace_internal.table_of_range(
                         v_stream, (select min(s) from unnest(v_lowest) as s), (select max(s) from unnest(v_lowest) as s)))
@@ -196,7 +205,7 @@ create or replace function headrace_internal.count_pending(
     p_consumer headrace_internal.consumers, p_stream headrace_internal.streams, p_position bigint, p_last bigint, p_scan_limit int,
     out wanted bigint, out oldest timestamptz, out complete boolean
 )
-language plpgsql stable as $$
+language plpgsql as $$
 declare
     v_until   bigint := least(p_last, p_position + 10 * p_scan_limit::bigint);
     v_examined  bigint;

@@ -6,7 +6,7 @@
 -- Granted: consume
 create or replace function headrace_internal.key_states(p_stream text, p_key text)
 returns table (seq bigint, consumer_id uuid, consumer text, state text, attempts int, until timestamptz, owner uuid)
-language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off as $$
+language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
     v_stream    headrace_internal.streams;
     v_consumer  headrace_internal.consumers;
@@ -19,7 +19,8 @@ begin
         return;
     end if;
     for v_consumer in select * from headrace_internal.consumers as c where c.stream_id = v_stream.id order by c.name loop
-        select * into v_cursor from headrace_internal.cursors as c where c.consumer_id = v_consumer.id order by c.version desc limit 1;
+        v_cursor := headrace_internal.newest_cursor(v_consumer.id);
+        continue when v_cursor.consumer_id is null;     -- it was deleted
         v_place := headrace_internal.place_of_message(v_stream, v_consumer, v_cursor, seq, hashtextextended(p_key, 0));
         consumer_id := v_consumer.uid;
         consumer := v_consumer.name;

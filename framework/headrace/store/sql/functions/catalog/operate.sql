@@ -33,7 +33,7 @@ create or replace function headrace_internal.blocked_key_page(
     p_bytes bigint default null
 )
 returns table (key text, seq bigint, since timestamptz, waiting bigint, error text)
-language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off as $$
+language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
     v_bytes  bigint := 0;
 begin
@@ -55,7 +55,7 @@ end $$;
 
 -- The number of workers of a consumer, by its leases, and whether a worker waits for its next message.
 create or replace function headrace_internal.consumer_use(p_consumer int, p_now timestamptz, out workers bigint, out messages bigint, out waiting boolean)
-language sql stable set enable_seqscan = off set enable_bitmapscan = off as $$
+language sql set enable_seqscan = off set enable_bitmapscan = off as $$
     select count(distinct l.owner), coalesce(sum(l.held), 0),
            exists (select from headrace_internal.waiting as w where w.consumer_id = p_consumer and w.until > p_now)
     from headrace_internal.leases as l

@@ -144,7 +144,7 @@ create or replace function headrace_internal.schedule_page(
     p_now timestamptz default clock_timestamp(), p_grace interval default '90 seconds'
 ) returns table (name text, stream text, settings json, state text, next_at timestamptz, requested_at timestamptz, last_due_at timestamptz,
                  last_run_at timestamptz, messages bigint, paused_at timestamptz, seen_at timestamptz, created_at timestamptz, updated_at timestamptz)
-language plpgsql stable as $$
+language plpgsql as $$
 declare
     v_bytes  bigint := 0;
 begin

@@ -29,7 +29,7 @@ end $$;
 -- Granted: all
 create or replace function headrace_internal.delivery_page(p_source uuid, p_limit int)
 returns table (at timestamptz, accepted boolean, status int, reason text, bytes bigint, key text, seq bigint, remote text)
-language sql stable set enable_seqscan = off set enable_bitmapscan = off as $$
+language sql set enable_seqscan = off set enable_bitmapscan = off as $$
     select d.at, d.accepted, d.status, d.reason, d.bytes, d.key, d.seq, d.remote
     from headrace_internal.deliveries as d
     where d.source_id = (select s.id from headrace_internal.sources as s where s.uid = p_source) order by d.id desc limit p_limit
@@ -60,7 +60,7 @@ end $$;
 -- Granted: consume
 create or replace function headrace_internal.push_answer_page(p_consumer int, p_limit int)
 returns table (at timestamptz, status int, ms float8, error text, messages int)
-language sql stable set enable_seqscan = off set enable_bitmapscan = off as $$
+language sql set enable_seqscan = off set enable_bitmapscan = off as $$
     select at, status, ms, error, messages
     from headrace_internal.push_answers where consumer_id = p_consumer order by id desc limit p_limit
 $$;

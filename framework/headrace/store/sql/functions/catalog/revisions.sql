@@ -9,14 +9,14 @@
 -- heartbeat.
 -- Granted: all
 create or replace function headrace_internal.live_revision(p_now timestamptz default clock_timestamp(), p_gone_after interval default '60 seconds') returns int
-language sql stable as $$
+language sql as $$
     select min(coalesce((w.facts ->> 'revision')::int, 1)) from headrace_internal.workers as w where w.seen_at >= p_now - p_gone_after
 $$;
 
 -- Return whether a feature is switched on. It is false for one that doesn't exist.
 -- Granted: all
 create or replace function headrace_internal.feature_is_on(p_name text) returns boolean
-language sql stable as $$
+language sql as $$
     select exists (select from headrace_internal.features where name = p_name and switched_on_at is not null)
 $$;
 

@@ -33,7 +33,7 @@ end $$;
 -- Granted: all
 create or replace function headrace_internal.source_info(p_id_or_name text default null)
 returns table (id uuid, name text, kind text, stream text, stream_id uuid, settings json, created_at timestamptz, updated_at timestamptz, capture json)
-language sql stable as $$
+language sql as $$
     select o.uid, o.name, o.kind, s.name, s.uid, o.settings, o.created_at, o.updated_at, headrace_internal.capture_info(o.id)
     from headrace_internal.sources as o join headrace_internal.streams as s on s.id = o.stream_id
     where p_id_or_name is null or o.name = p_id_or_name or o.uid::text = p_id_or_name
@@ -43,7 +43,7 @@ $$;
 -- Return all sources, and the first p_limit of the queued and running backfills.
 -- Granted: all
 create or replace function headrace_internal.sources_at_work(p_limit int) returns table (sources json, backfills json)
-language sql stable set timezone = 'UTC' as $$
+language sql set timezone = 'UTC' as $$
     select (select coalesce(json_agg(s), '[]') from headrace_internal.source_info() as s),
            (select coalesce(json_agg(b), '[]') from (
                select b.uid as id, o.name as source, b.kind, b.relation as "table", b.condition as "where", b.rate, b.state, b.reason, b.total,
@@ -58,7 +58,7 @@ $$;
 -- Granted: all
 create or replace function headrace_internal.source_page(p_after text, p_before text, p_limit int, p_bytes bigint)
 returns table (id uuid, name text, kind text, stream text, stream_id uuid, settings json, created_at timestamptz, updated_at timestamptz, capture json)
-language plpgsql stable as $$
+language plpgsql as $$
 declare
     v_bytes  bigint := 0;
 begin
@@ -78,7 +78,7 @@ end $$;
 -- Granted: all
 create or replace function headrace_internal.webhook_sources(p_names text[])
 returns table (id uuid, name text, kind text, stream text, stream_id uuid, settings json, created_at timestamptz, updated_at timestamptz, capture json)
-language sql stable as $$
+language sql as $$
     select o.uid, o.name, o.kind, s.name, s.uid, o.settings, o.created_at, o.updated_at, null::json
     from headrace_internal.sources as o join headrace_internal.streams as s on s.id = o.stream_id
     where o.kind = 'webhook' and o.name = any (p_names)

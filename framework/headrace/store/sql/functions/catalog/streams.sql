@@ -116,7 +116,7 @@ begin
 end $$;
 
 create or replace function headrace_internal.require_stream(p_name text) returns headrace_internal.streams
-language plpgsql stable set plan_cache_mode = force_generic_plan as $$
+language plpgsql set plan_cache_mode = force_generic_plan as $$
 declare
     v_stream  headrace_internal.streams;
 begin

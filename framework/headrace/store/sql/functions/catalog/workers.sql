@@ -79,7 +79,7 @@ $$;
 -- Granted: observe
 create or replace function headrace_internal.worker_info(p_now timestamptz default clock_timestamp(), p_gone_after interval default '15 seconds')
 returns table (id uuid, seen_at timestamptz, gone boolean, facts json)
-language sql stable as $$
+language sql as $$
     select w.id, w.seen_at, w.seen_at < p_now - p_gone_after, w.facts
     from (select * from headrace_internal.workers order by seen_at desc limit 1000) as w
     order by w.facts ->> 'started_at', w.id

@@ -31,7 +31,7 @@ end $$;
 
 -- Raise unless seqs are drawn one by one. For callers that keep a position without holes.
 create or replace function headrace_internal.require_one_by_one(p_stream headrace_internal.streams) returns void
-language plpgsql stable as $$
+language plpgsql as $$
 begin
     if not headrace_internal.draws_one_by_one(p_stream.sequence::regclass) then
         raise exception using errcode = 'HR003', message = format(
@@ -228,7 +228,7 @@ create or replace function headrace_internal.thaw_all_holes(p_cursor headrace_in
 language plpgsql as $$
 begin
     if p_cursor.frozen <> '{}' then
-        p_cursor.holes := headrace_internal.all_holes(p_cursor);
+        p_cursor.holes := (select * from headrace_internal.cursor_holes(p_cursor));
         p_cursor.holders := null;
         p_cursor.frozen := '{}';
         delete from headrace_internal.frozen_holes where consumer_id = p_cursor.consumer_id;
@@ -236,19 +236,35 @@ begin
     return p_cursor;
 end $$;
 
--- Return all holes of a cursor, including the frozen ones.
-create or replace function headrace_internal.all_holes(p_cursor headrace_internal.cursors) returns int8multirange
+-- Return all holes of a cursor, including the frozen ones. It is inlined, as the next one: a statement that reads cursors reads
+-- the frozen holes of the same moment, while a lease call may move them.
+create or replace function headrace_internal.cursor_holes(p_cursor headrace_internal.cursors) returns setof int8multirange
 language sql stable as $$
     select p_cursor.holes + case when p_cursor.frozen = '{}' then '{}' else coalesce((
         select range_agg(hole) from headrace_internal.frozen_holes as f cross join unnest(f.holes) as hole
         where f.consumer_id = p_cursor.consumer_id), '{}') end
 $$;
 
-create or replace function headrace_internal.lowest_hole(p_cursor headrace_internal.cursors) returns bigint
+create or replace function headrace_internal.cursor_lowest_hole(p_cursor headrace_internal.cursors) returns setof bigint
 language sql stable as $$
     select case when p_cursor.frozen = '{}' then lower(p_cursor.holes) else least(lower(p_cursor.holes), (
         select min(lowest) from headrace_internal.frozen_holes where consumer_id = p_cursor.consumer_id)) end
 $$;
+
+-- Return the newest cursor of a consumer with all of its holes, for functions that only look at it.
+create or replace function headrace_internal.newest_cursor(p_consumer int) returns headrace_internal.cursors
+language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
+declare
+    v_found   record;
+    v_cursor  headrace_internal.cursors;
+begin
+    select u as cursor, h.holes into v_found
+        from (select * from headrace_internal.cursors where consumer_id = p_consumer order by version desc limit 1) as u
+        cross join lateral headrace_internal.cursor_holes(u) as h(holes);
+    v_cursor := v_found.cursor;
+    v_cursor.holes := v_found.holes;
+    return v_cursor;
+end $$;
 
 -- Return the SQL that reads the messages in the holes. p_holes_parameter names the statement's parameter that holds the
 -- holes. Holes that lie close together are read in one index scan, others are looked up one by one. The bounds are
@@ -256,7 +272,7 @@ $$;
 create or replace function headrace_internal.holes_query(
     p_stream headrace_internal.streams, p_holes int8multirange, p_columns text, p_holes_parameter text, p_limit_parameter text
 ) returns text
-language plpgsql stable as $$
+language plpgsql as $$
 declare
     c_close   constant int := 16;      -- number of messages that are scanned in the time that one hole's lookup takes
     v_source  text := headrace_internal.table_of_range(p_stream, lower(p_holes), upper(p_holes));

@@ -102,7 +102,7 @@ end $$;
 create or replace function headrace_internal.filter_waiting_keys(
     p_hashes bigint[], p_consumer int, p_parked boolean, p_blocked boolean, p_parked_floor bigint, p_blocked_floor bigint
 ) returns bigint[]
-language plpgsql stable set enable_sort = off as $$
+language plpgsql set enable_sort = off as $$
 begin
     return array(
         select hash from unnest(p_hashes) as hash

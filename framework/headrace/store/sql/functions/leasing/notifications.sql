@@ -86,7 +86,7 @@ end $$;
 -- Return those of these consumers for which no process is subscribed.
 -- Granted: consume
 create or replace function headrace_internal.without_subscription(p_consumers int[]) returns int[]
-language sql stable set enable_seqscan = off set enable_bitmapscan = off as $$
+language sql set enable_seqscan = off set enable_bitmapscan = off as $$
     select coalesce(array_agg(id), '{}') from unnest(p_consumers) as id
         where coalesce((select until from headrace_internal.waiting where consumer_id = id), '-infinity') <= clock_timestamp()
 $$;

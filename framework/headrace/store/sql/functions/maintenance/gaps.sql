@@ -20,7 +20,7 @@ begin
                              or coalesce((select seq from headrace_internal.first_parked(c.id, u.parked_floor) as seq) < p_upper, false)
                              or exists (select from headrace_internal.replays where consumer_id = c.id and seq < p_upper)
                              or coalesce((select seq from headrace_internal.tails where consumer_id = c.id order by seq limit 1) < p_upper, false) as lags,
-                       headrace_internal.lowest_hole(u) < p_upper as has_holes
+                       (select * from headrace_internal.cursor_lowest_hole(u)) < p_upper as has_holes
                 from headrace_internal.consumers as c
                 cross join lateral (select * from headrace_internal.cursors where consumer_id = c.id order by version desc limit 1) as u
                 where c.stream_id = p_stream) as b
@@ -115,7 +115,7 @@ begin
         $sql$, p_stream.relation, v_condition)
         into v_lost
         using p_consumer,
-              (headrace_internal.all_holes(v_before) + int8multirange(int8range(v_before.position + 1, null))) * int8multirange(int8range(
+              ((select * from headrace_internal.cursor_holes(v_before)) + int8multirange(int8range(v_before.position + 1, null))) * int8multirange(int8range(
                   (select min(lower) from headrace_internal.segments where stream_id = p_stream.id), p_upper)),
               p_upper, p_seqs, v_before.parked_floor;
     if v_lost.count > 0 then

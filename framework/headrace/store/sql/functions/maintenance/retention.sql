@@ -85,9 +85,9 @@ end $$;
 -- since a message moves from the cursor to a lease, from there to the parked messages and back, and must not be
 -- overlooked in between.
 create or replace function headrace_internal.first_unfinished_seq(p_stream int) returns bigint
-language sql stable as $$
+language sql as $$
     select min(least(
-        u.position + 1, headrace_internal.lowest_hole(u),
+        u.position + 1, (select * from headrace_internal.cursor_lowest_hole(u)),
         (select min(lowest) from headrace_internal.leases where consumer_id = c.id and lease_id >= u.lease_floor),
         (select seq from headrace_internal.first_parked(c.id, u.parked_floor) as seq),
         (select min(seq) from headrace_internal.replays where consumer_id = c.id and seq >= u.replay_floor),
@@ -111,7 +111,7 @@ begin
     select min(lower) into v_first from headrace_internal.segments where stream_id = p_stream.id;
     for v_consumer in
         select c.id, u.position >= p_newest as past,
-               headrace_internal.all_holes(u) * int8multirange(int8range(p_segment.lower, p_segment.upper)) as holes,
+               (select * from headrace_internal.cursor_holes(u)) * int8multirange(int8range(p_segment.lower, p_segment.upper)) as holes,
                least((select min(lowest) from headrace_internal.leases where consumer_id = c.id and lease_id >= u.lease_floor),
                      (select seq from headrace_internal.first_parked(c.id, greatest(u.parked_floor, v_first)) as seq),
                      (select min(seq) from headrace_internal.replays where consumer_id = c.id and seq >= v_first),

@@ -54,7 +54,7 @@ end $$;
 create or replace function headrace_internal.next_scheduled(
     p_now timestamptz default clock_timestamp(), p_floor timestamptz default '-infinity', p_except int[] default '{}'
 ) returns table (stream_id int, stream text, due_in float8)
-language sql stable set enable_seqscan = off set enable_bitmapscan = off as $$
+language sql set enable_seqscan = off set enable_bitmapscan = off as $$
     select s.id, s.name, greatest(extract(epoch from d.deliver_at - p_now), 0)
     from headrace_internal.streams as s
     cross join lateral (

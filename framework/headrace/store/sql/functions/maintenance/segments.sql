@@ -36,7 +36,7 @@ end $$;
 -- Return the table from which to read the seqs from p_first to p_last. It is a single segment where that suffices,
 -- since a query on the parent is planned for every segment that it may touch.
 create or replace function headrace_internal.table_of_range(p_stream headrace_internal.streams, p_first bigint, p_last bigint) returns text
-language plpgsql stable as $$
+language plpgsql as $$
 begin
     return coalesce(
         (select relation from (

@@ -30,7 +30,7 @@ create or replace function headrace_internal.streams_to_sweep(
     id int, name text, updated_at timestamptz, drawn bigint, compacted boolean, tombstones boolean, "full" boolean, sized boolean, aged boolean,
     limited boolean, has_old_ids boolean, altered boolean
 )
-language sql stable set enable_seqscan = off set enable_bitmapscan = off as $$
+language sql set enable_seqscan = off set enable_bitmapscan = off as $$
     select s.id, s.name, s.updated_at, headrace_internal.last_drawn_seq(s), s.one_message_per_key, s.tombstones, s.full_until is not null,
            s.max_storage is not null, s.retain_up_to is not null,
            s.max_storage is not null or s.retain_up_to is not null or s.retention = 'interest' or s.tombstones,

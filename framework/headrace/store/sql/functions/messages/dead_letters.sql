@@ -33,7 +33,7 @@ create or replace function headrace_internal.dead_letter_page(
     p_consumer int, p_choice json, p_filters text[], p_where json, p_above bigint, p_limit int,
     p_below bigint default null, p_newest boolean default false, p_bytes bigint default null
 ) returns setof headrace_internal.dead_letters
-language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off as $$
+language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
     v_letter  headrace_internal.dead_letters;
     v_bytes   bigint := 0;
@@ -58,7 +58,7 @@ end $$;
 create or replace function headrace_internal.dead_letter_groups(
     p_consumer int, p_by text, p_limit int, p_choice json default null, p_filters text[] default null, p_where json default null
 ) returns table (value text, messages bigint, first_died_at timestamptz, last_died_at timestamptz, lowest bigint, highest bigint)
-language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off set work_mem = '64MB' as $$
+language plpgsql set enable_seqscan = off set enable_bitmapscan = off set work_mem = '64MB' as $$
 begin
     -- Times become text only after they are counted, since that costs more than counting them.
     return query execute format($sql$
@@ -77,7 +77,7 @@ end $$;
 
 -- Return the seqs of the dead letters that match, see headrace_internal.dead_letter_condition.
 create or replace function headrace_internal.chosen_dead_letters(p_consumer int, p_choice json, p_filters text[], p_where json) returns bigint[]
-language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off as $$
+language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
     v_seqs  bigint[];
 begin

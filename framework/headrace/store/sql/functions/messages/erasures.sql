@@ -18,7 +18,7 @@ $$;
 
 -- Whether a message was erased while it was leased. Then there is nothing to deliver again or to keep.
 create or replace function headrace_internal.is_erased(p_stream int, p_seq bigint) returns boolean
-language plpgsql stable as $$
+language plpgsql as $$
 begin
     return exists (select from headrace_internal.erasures where stream_id = p_stream and seq = p_seq);
 end $$;
@@ -131,10 +131,10 @@ end $$;
 -- Granted: admin
 create or replace function headrace_internal.erasure_page(p_stream text, p_limit int, p_above bigint default 0, p_below bigint default null)
 returns table (seq bigint, erased_at timestamptz, erased_by text, reason text)
-language sql stable as $$
+language sql as $$
     select e.seq, e.erased_at, e.erased_by, e.reason
     from headrace_internal.erasures as e
-    where e.stream_id = (headrace_internal.require_stream(p_stream)).id
+    where e.stream_id = (select (headrace_internal.require_stream(p_stream)).id)
       and e.seq > p_above and e.seq < coalesce(p_below, 9223372036854775807)
     order by case when p_below is null then e.seq else - e.seq end limit p_limit
 $$;

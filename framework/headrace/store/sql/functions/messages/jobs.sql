@@ -128,7 +128,7 @@ end $$;
 create or replace function headrace_internal.job_page(p_streams text[], p_limit int, p_uid uuid default null)
 returns table (id uuid, kind text, stream text, consumer text, state text, total bigint, done bigint, error text,
                created_at timestamptz, created_by text, finished_at timestamptz)
-language sql stable as $$
+language sql as $$
     select j.uid, j.kind, j.stream, j.consumer, j.state, j.total, j.done, j.error, j.created_at, j.created_by, j.finished_at
     from headrace_internal.jobs as j
     where (p_streams is null or j.stream = any (p_streams)) and (p_uid is null or j.uid = p_uid)

@@ -23,56 +23,45 @@ create type headrace_internal.message_place as (
 -- Return where a message is in a consumer.
 --
 -- The tables of messages in flight, parked, blocked or to be replayed are read first, since the settings may have
--- changed after the message got there.
+-- changed after the message got there. It is one statement, since a message moves between these tables, and must not be
+-- overlooked in between.
 create or replace function headrace_internal.place_of_message(
     p_stream headrace_internal.streams, p_consumer headrace_internal.consumers, p_cursor headrace_internal.cursors, p_seq bigint, p_hash bigint
 ) returns headrace_internal.message_place
-language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off as $$
+language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
     v_found  headrace_internal.message_place;
 begin
-    select case when exists (
-               select from headrace_internal.acks as a where a.consumer_id = l.consumer_id and a.lease_id = l.lease_id and p_seq = any (a.seqs))
-           then 'ack' else 'lease' end,
-           coalesce(m.attempt, 1), l.since, l.expires_at, l.owner
-        into v_found.place, v_found.attempts, v_found.since, v_found.until, v_found.owner
-        from headrace_internal.leases as l cross join unnest(l.seqs, l.attempts) as m(seq, attempt)
-        where l.consumer_id = p_consumer.id and l.lease_id >= p_cursor.lease_floor and l.lowest <= p_seq and m.seq = p_seq;
-    if not found then
-        select 'parked', p.attempts, nullif(p.due_at, '-infinity') into v_found.place, v_found.attempts, v_found.until
-            from headrace_internal.parked as p where p.consumer_id = p_consumer.id and p.seq = p_seq;
-    end if;
-    if v_found.place is null then
-        select 'letter', d.attempts, d.died_at, d.blocks, d.reason, d.error, d.error_type
-            into v_found.place, v_found.attempts, v_found.since, v_found.blocks, v_found.death, v_found.error, v_found.error_type
-            from headrace_internal.dead_letters as d where d.consumer_id = p_consumer.id and d.seq = p_seq and d.blocks;
-    end if;
-    if v_found.place is null then
-        select 'tail', 0 into v_found.place, v_found.attempts
-            from headrace_internal.tails as t where t.consumer_id = p_consumer.id and t.seq = p_seq;
-    end if;
-    if v_found.place is null then
-        select 'replay', 0 into v_found.place, v_found.attempts
-            from headrace_internal.replays as r where r.consumer_id = p_consumer.id and r.seq = p_seq;
-    end if;
-    if v_found.place is null then
+    select f.place, null, null, f.attempts, f.since, f.until, f.owner, f.blocks, f.death, f.error, f.error_type into v_found
+        from (
+            select case when exists (
+                       select from headrace_internal.acks as a where a.consumer_id = l.consumer_id and a.lease_id = l.lease_id and p_seq = any (a.seqs))
+                   then 'ack' else 'lease' end as place, coalesce(m.attempt, 1) as attempts, l.since, l.expires_at as until, l.owner,
+                   null::boolean as blocks, null as death, null as error, null as error_type, 1 as rank
+            from headrace_internal.leases as l cross join unnest(l.seqs, l.attempts) as m(seq, attempt)
+            where l.consumer_id = p_consumer.id and l.lease_id >= p_cursor.lease_floor and l.lowest <= p_seq and m.seq = p_seq
+            union all
+            select 'parked', p.attempts, null, nullif(p.due_at, '-infinity'), null, null, null, null, null, 2
+            from headrace_internal.parked as p where p.consumer_id = p_consumer.id and p.seq = p_seq
+            union all
+            select 'letter', d.attempts, d.died_at, null, null, d.blocks, d.reason, d.error, d.error_type, case when d.blocks then 3 else 6 end
+            from headrace_internal.dead_letters as d where d.consumer_id = p_consumer.id and d.seq = p_seq
+            union all
+            select 'tail', 0, null, null, null, null, null, null, null, 4
+            from headrace_internal.tails as t where t.consumer_id = p_consumer.id and t.seq = p_seq
+            union all
+            select 'replay', 0, null, null, null, null, null, null, null, 5
+            from headrace_internal.replays as r where r.consumer_id = p_consumer.id and r.seq = p_seq) as f
+        order by f.rank limit 1;
+    if v_found.place is null or v_found.place = 'letter' and not v_found.blocks then
         execute format('select (%s), (%s) from %s where seq = $1', p_consumer.condition,
                        headrace_internal.condition(p_consumer.filters, null), headrace_internal.table_of_range(p_stream, p_seq, p_seq))
             into v_found.wanted, v_found.by_key using p_seq;
-        if v_found.wanted and p_seq > p_cursor.position then
-            v_found.place := 'ahead';
-            v_found.attempts := 0;
-        elsif v_found.wanted and p_seq <@ headrace_internal.all_holes(p_cursor) then
-            v_found.place := 'hole';
-            v_found.attempts := 0;
-        else
-            select 'letter', d.attempts, d.died_at, d.blocks, d.reason, d.error, d.error_type
-                into v_found.place, v_found.attempts, v_found.since, v_found.blocks, v_found.death, v_found.error, v_found.error_type
-                from headrace_internal.dead_letters as d where d.consumer_id = p_consumer.id and d.seq = p_seq;
-            if not found then
-                v_found.place := 'passed';
-            end if;
+        if v_found.wanted and (p_seq > p_cursor.position or p_seq <@ p_cursor.holes) then
+            v_found := (case when p_seq > p_cursor.position then 'ahead' else 'hole' end, true, v_found.by_key, 0,
+                        null, null, null, null, null, null, null, null, null);
         end if;
+        v_found.place := coalesce(v_found.place, 'passed');
     end if;
     if v_found.place in ('lease', 'parked', 'tail', 'ahead', 'hole') and p_consumer.ordered then
         select h.seq, h.place into v_found.head, v_found.head_place
@@ -86,7 +75,7 @@ end $$;
 create or replace function headrace_internal.head_of_key(
     p_consumer int, p_cursor headrace_internal.cursors, p_hash bigint, p_seq bigint
 ) returns table (seq bigint, place text)
-language sql stable set enable_seqscan = off set enable_bitmapscan = off as $$
+language sql set enable_seqscan = off set enable_bitmapscan = off as $$
     select h.seq, h.place from (
         select b.seq, 'letter' as place, 1 as rank from headrace_internal.first_blocking_of_key(p_consumer, p_hash, 0) as b(seq)
         union all
@@ -106,16 +95,19 @@ $$;
 create or replace function headrace_internal.message_by_seq(p_stream text, p_seq bigint, p_now timestamptz default clock_timestamp())
 returns table (seq bigint, key text, data json, headers json, created_at timestamptz, erased_at timestamptz, erased_by text, erased_for text,
                at timestamptz)
-language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off as $$
+language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
     v_stream  headrace_internal.streams;
 begin
     v_stream := headrace_internal.require_stream(p_stream);
     at := p_now;
-    select e.erased_at, e.erased_by, e.reason into erased_at, erased_by, erased_for
-        from headrace_internal.erasures as e where e.stream_id = v_stream.id and e.seq = p_seq;
-    execute format('select seq, key, data, headers, created_at from %s where seq = $1', headrace_internal.table_of_range(v_stream, p_seq, p_seq))
-        into seq, key, data, headers, created_at using p_seq;
+    -- One statement, since an erasure moves the message from the one table to the other.
+    execute format('select m.seq, m.key, m.data, m.headers, m.created_at, e.erased_at, e.erased_by, e.reason
+                    from (select $1::bigint as seq) as asked
+                    left join %s as m on m.seq = asked.seq
+                    left join headrace_internal.erasures as e on e.stream_id = $2 and e.seq = asked.seq',
+                   headrace_internal.table_of_range(v_stream, p_seq, p_seq))
+        into seq, key, data, headers, created_at, erased_at, erased_by, erased_for using p_seq, v_stream.id;
     return next;
 end $$;
 
@@ -132,7 +124,7 @@ create or replace function headrace_internal.journey(
 returns table (consumer_id uuid, consumer text, place headrace_internal.message_place, process uuid, host text, pid int, "position" bigint,
                paused_until timestamptz, filtered boolean, deliver_policy text, start_seq bigint, start_time timestamptz, began_at timestamptz,
                gap_lower bigint, gap_upper bigint, gap_at timestamptz)
-language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off as $$
+language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
     v_stream    headrace_internal.streams;
     v_consumer  headrace_internal.consumers;
@@ -143,7 +135,8 @@ begin
         select * from headrace_internal.consumers as c
         where c.stream_id = v_stream.id and (p_after is null or c.name > p_after) order by c.name limit p_limit
     loop
-        select * into v_cursor from headrace_internal.cursors as c where c.consumer_id = v_consumer.id order by c.version desc limit 1;
+        v_cursor := headrace_internal.newest_cursor(v_consumer.id);
+        continue when v_cursor.consumer_id is null;     -- it was deleted
         place := headrace_internal.place_of_message(v_stream, v_consumer, v_cursor, p_seq, hashtextextended(p_key, 0));
         select g.lower, g.upper, g.happened_at into gap_lower, gap_upper, gap_at
             from headrace_internal.gaps as g where g.consumer_id = v_consumer.id and p_seq >= g.lower and p_seq < g.upper;
@@ -169,7 +162,7 @@ end $$;
 -- Granted: consume
 create or replace function headrace_internal.consumer_at_work(p_stream text, p_name text, p_now timestamptz default clock_timestamp())
 returns table (seen_at timestamptz, entry json)
-language sql stable as $$
+language sql as $$
     select w.seen_at, c.entry
     from (select * from headrace_internal.workers order by seen_at desc limit 1000) as w
     cross join lateral json_array_elements(w.facts -> 'consumers') as c(entry)
@@ -180,7 +173,7 @@ $$;
 -- Return the process whose heartbeat names the owner of leases. The text is searched before it is parsed, since a
 -- heartbeat may have many consumers.
 create or replace function headrace_internal.process_of_owner(p_owner uuid, out process uuid, out host text, out pid int)
-language sql stable as $$
+language sql as $$
     select w.id, w.facts ->> 'host', (w.facts ->> 'pid')::int
     from (select * from headrace_internal.workers order by seen_at desc limit 1000) as w
     where strpos(w.facts::text, p_owner::text) > 0 and exists (

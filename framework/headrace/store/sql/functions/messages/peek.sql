@@ -18,7 +18,7 @@ create or replace function headrace_internal.peek_page(
     p_consumer int, p_limit int, p_scan_limit int default 10000, p_after bigint default 0, p_bytes bigint default null,
     p_before bigint default null, p_states text[] default null
 ) returns setof headrace_internal.peeked
-language plpgsql stable as $$
+language plpgsql as $$
 declare
     v_message  headrace_internal.peeked;
     v_bytes    bigint := 0;
@@ -38,7 +38,7 @@ end $$;
 create or replace function headrace_internal.peek_states_page(
     p_consumer int, p_limit int, p_scan_limit int, p_after bigint, p_before bigint, p_states text[]
 ) returns setof headrace_internal.peeked
-language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off as $$
+language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
     v_consumer  headrace_internal.consumers;
     v_stream    headrace_internal.streams;
@@ -52,11 +52,11 @@ declare
     v_seqs bigint[]; v_attempts int[]; v_owners uuid[]; v_leases bigint[]; v_held int[]; v_until timestamptz[];
 begin
     select * into v_consumer from headrace_internal.consumers where id = p_consumer;
-    if not found then
-        raise exception using errcode = 'HR002', message = 'The consumer no longer exists: declare it again.';
-    end if;
     select * into v_stream from headrace_internal.streams where id = v_consumer.stream_id;
     select * into v_cursor from headrace_internal.cursors where consumer_id = p_consumer order by version desc limit 1;
+    if not found then       -- read last, so that the others were there
+        raise exception using errcode = 'HR002', message = 'The consumer no longer exists: declare it again.';
+    end if;
 
     if 'in_flight' = any (v_states) then
         execute format($sql$
@@ -131,7 +131,7 @@ create or replace function headrace_internal.peek_seqs(
     p_stream headrace_internal.streams, p_state text, p_seqs bigint[], p_attempts int[], p_owners uuid[], p_leases bigint[],
     p_held int[], p_until timestamptz[]
 ) returns setof headrace_internal.peeked
-language plpgsql stable as $$
+language plpgsql as $$
 begin
     if cardinality(p_seqs) > 0 then
         return query execute format($sql$
@@ -152,7 +152,7 @@ create or replace function headrace_internal.messages(
     p_stream text, p_filters text[], p_where json, p_start bigint, p_limit int, p_newest boolean,
     p_end bigint default null, p_bytes bigint default null
 ) returns table (seq bigint, key text, data json, headers json, created_at timestamptz)
-language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off as $$
+language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
     v_stream  headrace_internal.streams;
     v_bytes   bigint := 0;
@@ -176,7 +176,7 @@ end $$;
 -- Granted: consume
 create or replace function headrace_internal.latest(p_stream text, p_key text)
 returns table (seq bigint, key text, data json, headers json, created_at timestamptz)
-language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off as $$
+language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
     v_stream  headrace_internal.streams;
 begin
@@ -189,7 +189,7 @@ end $$;
 -- Granted: consume
 create or replace function headrace_internal.messages_at(p_stream int, p_seqs bigint[])
 returns table (seq bigint, key text, data json, headers json, created_at timestamptz)
-language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off as $$
+language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
     v_stream  headrace_internal.streams;
 begin

@@ -199,7 +199,7 @@ begin
 end $$;
 
 create or replace function headrace_internal.require_stream_with_room(p_name text) returns headrace_internal.streams
-language plpgsql stable as $$
+language plpgsql as $$
 declare
     v_stream  headrace_internal.streams;
 begin

@@ -12,7 +12,7 @@ create or replace function headrace_internal.compile_selection(
     p_stream headrace_internal.streams, p_filters text[], p_where json,
     p_from_seq bigint, p_to_seq bigint, p_from_time timestamptz, p_to_time timestamptz
 ) returns headrace_internal.selection
-language plpgsql stable as $$
+language plpgsql as $$
 declare
     v_chosen  headrace_internal.selection;
 begin
@@ -32,9 +32,9 @@ end $$;
 
 -- The seqs of a selection that a consumer has examined: those up to its position that are no holes.
 create or replace function headrace_internal.examined_seqs(p_cursor headrace_internal.cursors, p_chosen headrace_internal.selection) returns int8multirange
-language sql stable as $$
+language sql as $$
     select int8multirange(int8range(p_chosen.first, greatest(least(p_chosen.last, p_cursor.position) + 1, p_chosen.first)))
-           - headrace_internal.all_holes(p_cursor)
+           - (select * from headrace_internal.cursor_holes(p_cursor))
 $$;
 
 -- Deliver again the messages below a consumer's cursor that match both its own filters and the given ones. Messages
@@ -128,7 +128,7 @@ begin
         select r.seq from headrace_internal.replays as r where r.consumer_id = p_consumer and exists (
             select from headrace_internal.tails as t where t.consumer_id = p_consumer and t.seq = r.seq)
         union all
-        select r.seq from unnest(headrace_internal.all_holes(v_cursor)) as hole cross join lateral (
+        select r.seq from headrace_internal.cursor_holes(v_cursor) as h(holes) cross join unnest(h.holes) as hole cross join lateral (
             select seq from headrace_internal.replays where consumer_id = p_consumer and seq >= lower(hole) and seq < upper(hole)) as r
         union all
         select r.seq from headrace_internal.replays as r where r.consumer_id = p_consumer and r.seq > v_cursor.position);

@@ -14,7 +14,7 @@ create or replace function headrace_internal.range_of_search(
     p_stream headrace_internal.streams, p_filters text[], p_where json, p_above bigint, p_below bigint, p_since timestamptz, p_until timestamptz,
     p_upwards boolean, p_examine int
 ) returns headrace_internal.searched
-language plpgsql stable as $$
+language plpgsql as $$
 declare
     v_searched  headrace_internal.searched;
 begin
@@ -51,7 +51,7 @@ create or replace function headrace_internal.search_step(
     p_upwards boolean, p_limit int, p_examine int, p_bytes bigint, p_seconds float8
 )
 returns table (seq bigint, key text, data json, headers json, created_at timestamptz, examined bigint, reached bigint, "more" boolean, remaining bigint)
-language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off as $$
+language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
     c_order     constant text := case when p_upwards then 'asc' else 'desc' end;
     v_stream    headrace_internal.streams := headrace_internal.require_stream(p_stream);

@@ -193,7 +193,7 @@ end $$;
 create or replace function headrace_internal.place_to_seek(
     p_stream headrace_internal.streams, p_seq bigint, p_time timestamptz, p_now timestamptz
 ) returns bigint
-language plpgsql stable as $$
+language plpgsql as $$
 declare
     v_last  bigint := coalesce(pg_sequence_last_value(p_stream.sequence::regclass), 0);
 begin
@@ -213,7 +213,7 @@ end $$;
 
 -- The seq of the first message that was published at p_time or later. Null when there is none.
 create or replace function headrace_internal.seq_at(p_stream text, p_time timestamptz) returns bigint
-language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off as $$
+language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
     v_stream  headrace_internal.streams;
     v_found   bigint;
@@ -229,7 +229,7 @@ end $$;
 -- The position below the first message that was published at p_time or later. Null, the end, when there is none. It
 -- is the seq of the message before, and not just one less. The seqs in between are missing, and may still be filled.
 create or replace function headrace_internal.position_at(p_stream text, p_time timestamptz) returns bigint
-language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off as $$
+language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
     v_stream    headrace_internal.streams;
     v_seq       bigint := headrace_internal.seq_at(p_stream, p_time);
@@ -248,7 +248,7 @@ end $$;
 -- between may be missing, and may have been drawn later. The message's own time is compared, since a message that
 -- commits during the search may precede that first one, too.
 create or replace function headrace_internal.last_seq_before(p_stream headrace_internal.streams, p_time timestamptz) returns bigint
-language plpgsql stable as $$
+language plpgsql as $$
 declare
     v_found  bigint;
 begin
@@ -260,7 +260,7 @@ end $$;
 -- Return a seq near the first message of p_time, by binary search, because there is no index on the times. created_at
 -- rises with seq, except where a transaction was delayed between drawing the seq and reading the clock.
 create or replace function headrace_internal.seq_near(p_stream headrace_internal.streams, p_time timestamptz) returns bigint
-language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off as $$
+language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
     v_low     bigint;   -- all messages below are earlier
     v_high    bigint;   -- no message from here on is earlier

@@ -6,7 +6,7 @@ create or replace function headrace_internal.count_wanted(
     p_consumer headrace_internal.consumers, p_stream headrace_internal.streams, p_first bigint, p_last bigint, p_except int8multirange,
     p_scan_limit int, p_now timestamptz, out wanted bigint, out exact boolean
 )
-language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off as $$
+language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
     v_until     bigint := least(p_last, p_first + 10 * p_scan_limit::bigint);
     v_examined  bigint;
@@ -46,7 +46,7 @@ create or replace function headrace_internal.seek_preview(
     p_consumer int, p_seq bigint, p_time timestamptz, p_scan_limit int default 50000, p_now timestamptz default clock_timestamp(),
     out "from" bigint, out "to" bigint, out again bigint, out again_exact boolean, out skipped bigint, out skipped_exact boolean, out in_flight bigint
 )
-language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off as $$
+language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
     c_limit     constant int := 1000000;
     v_consumer  headrace_internal.consumers;
@@ -61,12 +61,12 @@ declare
     v_open      bigint;
 begin
     select * into v_consumer from headrace_internal.consumers where id = p_consumer;
-    if not found then
+    select * into v_stream from headrace_internal.streams where id = v_consumer.stream_id;
+    v_cursor := headrace_internal.newest_cursor(p_consumer);
+    if v_cursor.consumer_id is null then    -- read last, so that the others were there
         raise exception using errcode = 'HR002', message = 'The consumer no longer exists: declare it again.';
     end if;
-    select * into v_stream from headrace_internal.streams where id = v_consumer.stream_id;
-    select * into v_cursor from headrace_internal.cursors where consumer_id = p_consumer order by version desc limit 1;
-    v_holes := headrace_internal.all_holes(v_cursor);
+    v_holes := v_cursor.holes;
     v_place := headrace_internal.position_to_seek(p_consumer, v_stream, p_seq, p_time, p_now);
     v_back := coalesce(v_place <= v_cursor.position, false);
     "from" := v_cursor.position;
@@ -74,7 +74,7 @@ begin
     select count(*) as count, count(*) filter (where m.seq <= "to") as below into v_ending
         from headrace_internal.leases as l cross join unnest(l.seqs) as m(seq)
         where l.consumer_id = p_consumer and l.lease_id >= v_cursor.lease_floor and (not v_back or "to" < any (l.seqs))
-          and m.seq in (select headrace_internal.in_flight_seqs(p_consumer, v_cursor.lease_floor));
+          and m.seq in (select * from headrace_internal.in_flight_seqs(p_consumer, v_cursor.lease_floor));
     in_flight := v_ending.count;
     skipped := 0;
     skipped_exact := true;

@@ -62,7 +62,7 @@ begin
                       except
                       select unnest(seqs) from headrace_internal.acks where consumer_id = c.id and lease_id >= u.lease_floor)) as held,
                array(select m from unnest(v_live) as m
-                     where m > u.position or m <@ headrace_internal.all_holes(u)) as unread
+                     where m > u.position or m <@ (select * from headrace_internal.cursor_holes(u))) as unread
         from headrace_internal.consumers as c
         cross join lateral (select * from headrace_internal.cursors where consumer_id = c.id order by version desc limit 1) as u
         where c.stream_id = p_stream.id
@@ -188,7 +188,7 @@ end $$;
 -- Return the streams that have unique keys.
 -- Granted: all
 create or replace function headrace_internal.streams_with_unique_keys() returns setof int
-language sql stable set enable_seqscan = off set enable_bitmapscan = off as $$
+language sql set enable_seqscan = off set enable_bitmapscan = off as $$
     select s.id from headrace_internal.streams as s
     where exists (select from headrace_internal.unique_keys as u where u.stream_id = s.id) order by s.id
 $$;

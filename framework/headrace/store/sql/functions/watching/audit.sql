@@ -38,7 +38,7 @@ create or replace function headrace_internal.audit_page(
     p_after bigint, p_before bigint
 )
 returns table (id bigint, actor text, via text, role text, action text, stream text, object_kind text, object_name text, details json)
-language sql stable as $$
+language sql as $$
     select a.id, a.actor, a.via, a.role, a.action, a.stream, a.object_kind, a.object_name, a.details
     from headrace_internal.audit as a
     where a.id < least(p_after, headrace_internal.audit_id(p_until), 9223372036854775807)

@@ -14,7 +14,7 @@ create or replace function headrace_internal.live_figures(
     out leasing int[], out held bigint[], out owners bigint[], out lowest bigint[], out paused int[], out paused_until timestamptz[],
     out full_streams int[]
 )
-language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off as $$
+language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
 begin
     at := clock_timestamp();
     select array_agg(s.id), array_agg(coalesce(pg_sequence_last_value(s.sequence::regclass), 0)),
@@ -41,42 +41,22 @@ begin
         into consumers, of_streams, positions, leasing, held, owners, lowest from leases as l;
 end $$;
 
--- Return what takes a count, for some consumers. Counts stop at p_most. `lowest`: the lowest seq that is parked,
--- blocked or waits behind such a message.
+-- Return what takes a count, for some consumers, see headrace_internal.count_messages.
 -- Granted: all
 create or replace function headrace_internal.live_counts(p_consumers int[], p_most int default 100000)
 returns table (consumer int, parked bigint, blocked bigint, replaying bigint, dead_letters bigint, missed bigint, lowest bigint)
-language sql stable set enable_seqscan = off set enable_bitmapscan = off as $$
-    select c.id, p.parked + coalesce(t.waiting, 0), d.blocking + coalesce(t.blocked, 0), r.replaying, a.letters, coalesce(g.messages, 0),
-           least(p.lowest, d.lowest, t.lowest)
-    from unnest(p_consumers) as c (id)
-    join lateral (
-        select u.parked_floor, u.replay_floor from headrace_internal.cursors as u where u.consumer_id = c.id order by u.version desc limit 1) as u on true
-    cross join lateral (
-        select count(*) as parked, min(seq) as lowest from (
-            select p.seq from headrace_internal.parked as p where p.consumer_id = c.id and p.seq >= u.parked_floor order by p.seq limit p_most) as p) as p
-    cross join lateral (
-        select count(*) as blocking, min(seq) as lowest, array_agg(distinct key_hash) as keys from (
-            select b.seq, b.key_hash from headrace_internal.dead_letters as b where b.consumer_id = c.id and b.blocks order by b.seq limit p_most) as b) as d
-    left join lateral (
-        select count(*) filter (where t.blocked) as blocked, count(*) filter (where not t.blocked) as waiting, min(t.seq) as lowest from (
-            select t.seq, coalesce(t.key_hash = any (d.keys), false) as blocked
-            from headrace_internal.tails as t where t.consumer_id = c.id order by t.seq limit p_most) as t) as t on true
-    cross join lateral (
-        select count(*) as replaying from (
-            select from headrace_internal.replays as r where r.consumer_id = c.id and r.seq >= u.replay_floor limit p_most) as r) as r
-    cross join lateral (
-        select count(*) as letters from (
-            select from headrace_internal.dead_letters as b where b.consumer_id = c.id limit p_most) as b) as a
-    left join headrace_internal.gaps as g on g.consumer_id = c.id
-$$;
+language plpgsql set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan as $$
+begin
+    return query select k.consumer, k.parked, k.blocked, k.replaying, k.dead_letters, k.missed, (select min(s) from unnest(k.lowest) as s)
+        from headrace_internal.count_messages(p_consumers, p_most) as k;
+end $$;
 
 -- Return the size and the number of messages of some streams, and the seq of the last message. Few at a time: it plans
 -- queries for each.
 -- Granted: all
 create or replace function headrace_internal.live_sizes(p_streams int[])
 returns table (stream int, messages bigint, size bigint, last_seq bigint, scheduled bigint)
-language sql stable as $$
+language sql as $$
     select s.id, i.messages, i.size, coalesce(i.last_seq, 0), i.scheduled
     from headrace_internal.streams as s cross join lateral headrace_internal.stream_info(s.name) as i where s.id = any (p_streams)
 $$;
@@ -86,7 +66,7 @@ $$;
 -- Granted: all
 create or replace function headrace_internal.live_times(p_streams int[], p_seqs bigint[])
 returns table (stream int, seq bigint, published_at timestamptz, last_seq bigint)
-language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off as $$
+language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
     v_stream  headrace_internal.streams;
     v_wanted  record;
@@ -110,7 +90,7 @@ end $$;
 -- Granted: all
 create or replace function headrace_internal.live_catalog()
 returns table (streams json, consumers json)
-language sql stable set timezone = 'UTC' as $$
+language sql set timezone = 'UTC' as $$
     select (select coalesce(json_agg(json_build_object('number', s.id, 'id', s.uid, 'name', s.name,
                                                        'retention', s.retention, 'retain_up_to', extract(epoch from s.retain_up_to)::float8,
                                                        'max_storage', s.max_storage, 'one_message_per_key', s.one_message_per_key)

@@ -78,7 +78,7 @@ end $$;
 create or replace function headrace_internal.sample_bins(p_kind int, p_object int, p_since timestamptz, p_until timestamptz, p_width interval)
 returns table (bin int, taken boolean, published bigint, finished bigint, lag bigint, lag_seconds real, in_flight bigint, parked bigint,
                blocked bigint, dead_letters bigint)
-language sql stable as $$
+language sql as $$
     with own as (
         select (extract(epoch from s.at - p_since) / extract(epoch from p_width)) as place, s.*
         from headrace_internal.samples as s
