@@ -9,7 +9,7 @@ from importlib.metadata import version
 
 import pytest
 
-from headrace.cli.examples import EXAMPLES
+from headrace.cli.groups import EXAMPLES
 from headrace.cli.tree import build
 from tests.cli.conftest import Headrace
 

@@ -16,6 +16,7 @@ import pytest_asyncio
 
 from headrace import store
 from headrace.admin import Admin
+from headrace.admin.requests.operations import Operation
 from headrace.client import Remote, Server, calls
 from headrace.client.call import Call
 from headrace.client.errors import Busy, StaleAckIds
@@ -68,6 +69,17 @@ def test_every_row_of_the_table_has_the_arguments_of_the_method_of_the_database(
         positional = [one.name for one in expected if one.kind is not inspect.Parameter.KEYWORD_ONLY]
         assert [one.name for one in found][: len(positional)] == positional, name
         assert {one.name: one.default for one in found} == {one.name: one.default for one in expected}, name
+
+
+def test_a_required_field_of_a_body_is_a_required_argument() -> None:
+    class Chosen(msgspec.Struct):
+        ids: list[int]
+        force: bool = False
+
+    call = calls._call("drop", Operation("POST", "/v1/streams/{stream}/drop", "Drop", body=Chosen))
+    with pytest.raises(TypeError, match="ids"):
+        call.request("orders")
+    assert call.request("orders", ids=[1]).body == {"ids": [1]}
 
 
 def test_methods_are_documented_as_those_of_the_database() -> None:

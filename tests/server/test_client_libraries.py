@@ -334,7 +334,6 @@ def test_a_batch_has_a_largest_size_and_its_records_in_data(library: Library, na
     path = f"/api/http_pull_consumers/{name}"
     first = library.api.post(f"{path}/receive", {"max_batch_size": 2, "wait_for": 1000})["data"]
     assert [one["data"]["record"] for one in first] == [{"total": 0}, {"total": 1}]
-    assert [one["record"] for one in first] == [{"total": 0}, {"total": 1}]
     assert first[0]["data"]["metadata"]["consumer"]["name"] == name
     library.api.post(f"{path}/ack", {"ack_ids": [one["ack_id"] for one in first]})
     more = library.api.get(f"{path}/receive?max_batch_size=2")["data"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from textwrap import indent
 
 EXAMPLES = {
@@ -55,7 +56,6 @@ headrace source postgres add shop --table public.orders --table public.items \\
     "source postgres edit": """\
 headrace source postgres edit orders --columns public.orders=id,status
 headrace source postgres edit orders --rate 5000 --alarm 5GB""",
-    "source postgres resume": "headrace source postgres resume orders --anew",
     "source postgres verify": """\
 headrace source postgres verify orders
 headrace source postgres verify orders --repair --rate 5000""",
@@ -82,13 +82,12 @@ headrace stream search orders --filter orders.us.42 --limit 5""",
     "token add": """\
 headrace token add ops --scope admin
 headrace token add shop --scope publish:orders --expires 30d""",
-    "token revoke": "headrace token revoke shop",
     "token open": "headrace token open --database postgresql://localhost/shop",
 }
 """Examples by command. They fit a terminal of 80 columns. A test parses them like the command line."""
 
 
-def example(command: str) -> str:
+def example(command: str, examples: Mapping[str, str] = EXAMPLES) -> str:
     """Return the examples to show below the help of a command. Empty if there are none."""
-    found = EXAMPLES.get(command)
+    found = examples.get(command)
     return "" if found is None else "For example:\n" + indent(found, "  ")

@@ -11,11 +11,15 @@ from cyclopts import App
 
 from headrace.cli.commands import contexts, databases, grants, jobs, schedules, tokens
 from headrace.cli.commands.consumers import consumers, dead_letters, delivery, push, seek_and_pause
+from headrace.cli.commands.operations import EXAMPLES as OF_ROWS
 from headrace.cli.commands.operations import commands_of
 from headrace.cli.commands.sources import backfills, captures, deliveries, failed_changes, sources, verifying
 from headrace.cli.commands.streams import messages, searching, streams
+from headrace.cli.examples import EXAMPLES as BY_HAND
 from headrace.cli.examples import example
 from headrace.cli.exit_codes import DESCRIPTION as EXIT_CODES
+
+EXAMPLES = {**BY_HAND, **OF_ROWS}
 
 
 def _group(name: str, description: str, commands: dict[str, tuple[Callable[..., Any], str]]) -> App:
@@ -26,7 +30,7 @@ def _group(name: str, description: str, commands: dict[str, tuple[Callable[..., 
     every = sorted({**commands, **dict(commands_of(name))}.items(), key=lambda one: one[0] in ("edit", "rm"))
     for position, (command, (function, arguments)) in enumerate(every):
         usage = f"Usage: headrace {name} {command} [OPTIONS] {arguments}".rstrip()
-        epilogue = example(f"{name} {command}")
+        epilogue = example(f"{name} {command}", EXAMPLES)
         group.command(function, name=command, usage=usage, help_epilogue=epilogue, sort_key=position)
     return group
 

@@ -39,7 +39,7 @@ from headrace.client.answers import (
     record,
     records,
 )
-from headrace.client.call import Argument, Body, Call, ListCall
+from headrace.client.call import REQUIRED, Argument, Body, Call, ListCall
 from headrace.client.errors import NotFound, StaleAckIds
 from headrace.client.request import Response
 from headrace.model.capture import BackfillInfo, FailedChange, Finding
@@ -312,7 +312,10 @@ ON_ERROR: dict[str, tuple[type[HeadraceError], Callable[[Any], Any]]] = {
 
 def _call(name: str, operation: Operation) -> Call:
     fields = () if operation.body is None else msgspec.structs.fields(operation.body)
-    arguments = (CONVERTED.get(field.name) or Argument(field.name, field.default) for field in fields)
+    arguments = (
+        CONVERTED.get(field.name) or Argument(field.name, REQUIRED if field.required else field.default)
+        for field in fields
+    )
     return Call(
         operation.method, operation.path, *arguments, answer=_answer(operation.answer), extra_time=operation.extra_time,
         on_error=ON_ERROR.get(name),
@@ -325,7 +328,7 @@ def _answer(answer: Any) -> Callable[[Response], Any]:
     if isinstance(answer, Count):
         return count(answer.field)
     if types := get_args(answer):
-        return records(types[0])
+        return records(FORMS.get(types[0], types[0]))
     return record(FORMS.get(answer, answer))
 
 

@@ -68,6 +68,7 @@ class Command(Struct, frozen=True):
             returned. Without one it prints the result.
         fields: the fields of the result that it prints. By default all.
         question: asked first, a template with the names in the path.
+        example: command lines at the end of its help.
     """
 
     name: str
@@ -75,6 +76,7 @@ class Command(Struct, frozen=True):
     done: str = ""
     fields: tuple[str, ...] = ()
     question: str = ""
+    example: str = ""
 
 
 class Operation(Struct, frozen=True):
@@ -181,6 +183,7 @@ OPERATIONS: dict[str, Operation] = {
         {"anew": False},
         command=Command(
             "source postgres resume",
+            example="headrace source postgres resume orders --anew",
             help="It continues from where it was paused.",
             done="Resumed the source {result.name!r}.",
         ),
@@ -288,6 +291,7 @@ OPERATIONS: dict[str, Operation] = {
         TokenInfo,
         command=Command(
             "token revoke",
+            example="headrace token revoke shop",
             help="Servers apply this within two seconds. The token stays on the list, and its name can't be used again.",
             done="Revoked the token {result.name!r} ({result.id}).",
         ),

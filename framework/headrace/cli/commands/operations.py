@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 import cyclopts
 from msgspec import Struct, structs
 
-from headrace.admin.requests.operations import CONSUMER, OPERATIONS, STREAM, Command, Count, Operation
+from headrace.admin.requests.operations import CONSUMER, OPERATIONS, Command, Count, Operation
 from headrace.cli.connection.backend import Backend
 from headrace.cli.connection.connect import administer
 from headrace.cli.connection.consumer_lookup import ConsumerArguments, find_consumer
@@ -28,12 +28,16 @@ if TYPE_CHECKING:
     from headrace.client import Administration
 
 
+EXAMPLES = {row.name: row.example for one in OPERATIONS.values() if (row := one.command) is not None and row.example}
+"""The examples of rows by their commands."""
+
+
 def commands_of(group: str) -> Iterator[tuple[str, tuple[Callable[..., int], str]]]:
     """Yield the commands of a group by their names in it, each with its function and its arguments as the usage shows them."""
     for name, operation in OPERATIONS.items():
         called = operation.command
         if called is not None and called.name.rpartition(" ")[0] == group:
-            usage = "[STREAM] NAME" if operation.path.startswith(CONSUMER) else "NAME" if operation.names else ""
+            usage = "[STREAM] NAME" if operation.path.startswith(CONSUMER) else _word(operation, called)
             yield called.name.split()[-1], (_command(name, operation, called), usage)
 
 
@@ -75,23 +79,35 @@ def _command(method: str, operation: Operation, called: Command) -> Callable[...
         Parameter(name, Parameter.KEYWORD_ONLY, annotation=type_, default=default)
         for name, (type_, default) in parameters.items()
     ]
-    signature = Signature([*_words(operation), *made])
+    signature = Signature([*_words(operation, called), *made])
     command.__signature__ = signature  # type: ignore[attr-defined]
     command.__annotations__ = {name: one.annotation for name, one in signature.parameters.items()}
     command.__doc__ = f"{operation.summary}.\n\n{called.help}".rstrip()
     return command
 
 
-def _words(operation: Operation) -> Iterator[Parameter]:
+def _kind(operation: Operation) -> str:
+    """Return the kind of object that the path names: `stream`, `source`, …"""
+    return operation.path.split("/")[2].removesuffix("s")
+
+
+def _word(operation: Operation, called: Command) -> str:
+    """Return the word for the name in the path: `NAME` in the object's own group."""
+    own = called.name.startswith(_kind(operation))
+    return "" if not operation.names else "NAME" if own else _kind(operation).upper()
+
+
+def _words(operation: Operation, called: Command) -> Iterator[Parameter]:
     """Yield the parameters for the names in the path."""
     if operation.path.startswith(CONSUMER):
         yield Parameter("words", Parameter.VAR_POSITIONAL, annotation=ConsumerArguments)
         return
     for name in operation.names:
-        kind = "stream" if operation.path.startswith(STREAM) else operation.path.split("/")[2].removesuffix("s")
-        help = f"The {kind}'s {'name or id' if name == 'ref' else 'name'}."  # noqa: A001 - as Parameter has it
+        help = f"The {_kind(operation)}'s {'name or id' if name == 'ref' else 'name'}."  # noqa: A001 - as Parameter has it
         yield Parameter(
-            name, Parameter.POSITIONAL_ONLY, annotation=Annotated[str, cyclopts.Parameter(name="NAME", help=help)]
+            name,
+            Parameter.POSITIONAL_ONLY,
+            annotation=Annotated[str, cyclopts.Parameter(name=_word(operation, called), help=help)],
         )
 
 

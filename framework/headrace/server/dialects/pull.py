@@ -35,10 +35,14 @@ class Pull:
 
     @effect("deliver")
     async def receive(self, request: Request) -> Response | None:
-        """Return messages as changes or rows. It takes `batch_size` and `wait_for` like dialect A."""
+        """Return messages as changes or rows. It takes `batch_size` and `wait_for` like dialect A. Clients that send
+        `max_batch_size` look for the parts of a change in `data`."""
         consumer = await self._operations.consumer_anywhere(request)
         share = await self._operations.receive(request, consumer, *read_receive(request.body, request.query_string))
-        return None if share is None else Response(200, changes(consumer, share))
+        if share is None:
+            return None
+        later = b"max_batch_size" in request.query_string or b"max_batch_size" in request.body
+        return Response(200, changes(consumer, share, in_data=later))
 
     @effect("deliver")
     async def ack(self, request: Request) -> Response:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from inspect import Parameter, Signature, cleandoc
 from typing import Annotated, Any, Final, Optional, get_args, get_origin
 
@@ -132,7 +133,7 @@ def _route(name: str, operation: Operation) -> HTTPRouteHandler:
         result = await getattr(context.admin, name)(*found, **arguments)
         if operation.changes:
             subject.changed(context, result)
-        return _answer(operation, result)
+        return await _answer(operation, result, partial(_shown, context, request))
 
     parameters: dict[str, Any] = {"request": AnyRequest, "context": Context, **subject.refs}
     made = [Parameter(one, Parameter.KEYWORD_ONLY) for one in parameters]
@@ -176,16 +177,22 @@ def _answer_type(operation: Operation) -> Any:
     return SHOWN.get(answer, answer)
 
 
-def _answer(operation: Operation, result: Any) -> Any:
+async def _shown(context: RouteContext, request: AnyRequest, record: Any) -> Any:
+    """Return a record in the form of answers, with what the caller may see of it."""
+    if isinstance(record, ConsumerInfo):
+        record = await context.visible(request, record)
+    form = SHOWN.get(type(record))
+    return record if form is None else form.of(record)
+
+
+async def _answer(operation: Operation, result: Any, shown: Callable[[Any], Awaitable[Any]]) -> Any:
     """Return what is sent for the result of the method."""
     answer = operation.answer
     if answer is None:
         return Success(success=True)
     if isinstance(answer, Count):
         return {"data": {answer.field: result}}
-    if types := get_args(answer):
-        return Listed([SHOWN[types[0]].of(one) for one in result] if types[0] in SHOWN else result)
-    return SHOWN[answer].of(result) if answer in SHOWN else result
+    return Listed([await shown(one) for one in result]) if get_args(answer) else await shown(result)
 
 
 ROUTES: Final[Sequence[HTTPRouteHandler]] = tuple(_route(name, operation) for name, operation in OPERATIONS.items())

@@ -34,14 +34,19 @@ class _Named(Struct):
     name: str
 
 
-class _Data(Struct, gc=False):
+class _Data(Struct):
     record: Raw
     changes: Raw | UnsetType
     action: Raw | UnsetType
     metadata: dict[str, Any]
 
 
-class _Change(_Data, gc=False):
+class _Change(_Data):
+    ack_id: str
+    ack_token: str
+
+
+class _ChangeInData(Struct):
     ack_id: str
     ack_token: str
     data: _Data
@@ -51,24 +56,32 @@ _captured = msgspec.json.Decoder(_Captured)
 _object = msgspec.json.Decoder(dict[str, Raw])
 
 
-def changes(consumer: CachedConsumer, share: Share) -> bytes:
+def changes(consumer: CachedConsumer, share: Share, *, in_data: bool = False) -> bytes:
     """Return the answer of dialect B.
 
     Data that is an object with `record` and `metadata` is a captured change or row. Any other data
     is the record itself, and its table is null.
+
+    Args:
+        in_data: whether the parts of a change are in `data`, instead of beside the ids.
     """
     named = Raw(_encode(_Named(consumer.id, consumer.name)))
+    found = [_data(data, at, named) for data, at in zip(share.data, share.created_at, strict=True)]
+    if in_data:
+        return _encode(
+            {"data": [_ChangeInData(ack_id, ack_id, one) for ack_id, one in zip(share.ack_ids, found, strict=True)]}
+        )
     return _encode(
         {
             "data": [
-                _change(ack_id, data, at, named)
-                for ack_id, data, at in zip(share.ack_ids, share.data, share.created_at, strict=True)
+                _Change(one.record, one.changes, one.action, one.metadata, ack_id, ack_id)
+                for ack_id, one in zip(share.ack_ids, found, strict=True)
             ]
         }
     )
 
 
-def _change(ack_id: str, data: str, at: datetime, consumer: Raw) -> _Change:
+def _data(data: str, at: datetime, consumer: Raw) -> _Data:
     try:
         found = _captured.decode(data)
     except (msgspec.DecodeError, RecursionError):  # of another shape, or JSON that only Postgres accepts
@@ -80,15 +93,8 @@ def _change(ack_id: str, data: str, at: datetime, consumer: Raw) -> _Change:
             "commit_idx": None,
             "consumer": consumer,
         }
-        return _named(ack_id, _Data(Raw(data), UNSET, UNSET, metadata))
-    metadata = {**found.metadata, "consumer": consumer}
-    return _named(ack_id, _Data(found.record, found.changes, found.action, metadata))
-
-
-def _named(ack_id: str, data: _Data) -> _Change:
-    """A change as all clients of the dialect find it: its parts at the top, and in `data`, where the later ones look. A client
-    that finds no record acks nothing as a message."""
-    return _Change(data.record, data.changes, data.action, data.metadata, ack_id, ack_id, data)
+        return _Data(Raw(data), UNSET, UNSET, metadata)
+    return _Data(found.record, found.changes, found.action, {**found.metadata, "consumer": consumer})
 
 
 def records(consumer: CachedConsumer, share: Share, pending: int, ack_pending: int) -> bytes:
@@ -140,9 +146,12 @@ class Metadata(Struct, kw_only=True):
     consumer: ConsumerNamed
 
 
-class ChangeData(Struct, kw_only=True):
-    """A captured change or row. For any other message, its data is the `record`."""
+class Change(Struct, kw_only=True):
+    """A captured change or row. For any other message, its data is the `record`. If the request has `max_batch_size`, all but
+    the ids is in `data`."""
 
+    ack_id: str
+    ack_token: Annotated[str, Meta(description="The same as `ack_id`.")]
     record: Any
     metadata: Metadata
     changes: Annotated[Any, Meta(description="Of an update, the old values of what has changed; else null.")] = None
@@ -150,14 +159,6 @@ class ChangeData(Struct, kw_only=True):
         Literal[Action, "read"] | UnsetType,
         Meta(description="`read` for a row of a backfill. Absent for a row and for any other message."),
     ] = UNSET
-
-
-class Change(ChangeData, kw_only=True):
-    """A captured change or row, and the id to ack it by."""
-
-    ack_id: str
-    ack_token: Annotated[str, Meta(description="The same as `ack_id`.")]
-    data: Annotated[ChangeData, Meta(description="The same parts once more, for clients that look for them here.")]
 
 
 class Record(Struct, kw_only=True):
