@@ -172,7 +172,7 @@ def test_a_server_with_tokens_explains_how_to_pass_one(
     (tmp_path / "token").write_text(token)
     monkeypatch.setenv("HEADRACE_TOKEN", token)
     assert [one["name"] for one in operator.json("token", "ls")] == ["me"]
-    assert "revoked" in operator.out("token", "revoke", "me")
+    assert "Revoked" in operator.out("token", "revoke", "me")
     assert "--token" in operator.refused(78, "stream", "ls")
 
 

@@ -30,6 +30,16 @@ if TYPE_CHECKING:
 NO_SESSION: Any = object()
 """For backfills whose rows a test reads itself."""
 
+OF_READERS = """
+    select relation::regclass::text from pg_locks where mode = 'AccessShareLock' and pid <> pg_backend_pid()
+       and database = (select oid from pg_database where datname = current_database())
+"""
+
+WAITING = """
+    select count(*) from pg_locks where relation = 'rows'::regclass and not granted
+       and database = (select oid from pg_database where datname = current_database())
+"""
+
 
 @pytest.fixture
 def run(spark: SparkSession, dsn: str) -> Any:
@@ -172,9 +182,7 @@ async def test_a_task_does_not_wait_behind_a_rewrite_that_waits_for_the_backfill
     def publish(_: Any, reader: Any, *_arguments: Any) -> int:
         rewrite.start()
         with psycopg.connect(dsn, autocommit=True) as other:
-            while not other.execute(
-                "select count(*) from pg_locks where relation = 'rows'::regclass and not granted"
-            ).fetchone()[0]:  # type: ignore[index]
+            while not other.execute(WAITING).fetchone()[0]:  # type: ignore[index]
                 pass
         return len(list(reader(iter([pa.RecordBatch.from_pydict({"id": [0]})]))))
 
@@ -204,9 +212,7 @@ async def test_what_has_rows_of_other_relations_is_locked_with_them(
 
     def publish(*_: Any) -> int:
         with psycopg.connect(dsn) as other:
-            rows = other.execute(
-                "select relation::regclass::text from pg_locks where mode = 'AccessShareLock' and pid <> pg_backend_pid()"
-            )
+            rows = other.execute(OF_READERS)
             locked.append({name for (name,) in rows})
         return 0
 

@@ -188,7 +188,7 @@ class Server:
                 response = await self._deliver(names, path, scope, receive)
             else:
                 caller = await self._admit(scope, path)
-                publishes = endpoint == self.data_plane.streams.publish
+                publishes = effect_of(endpoint) == "publish"
                 limit = self.limits.body if publishes else self.limits.settling_body
                 pieces = await self.limits.read_pieces(scope, receive, limit)
                 response = await self._answer(endpoint, Request(scope, receive, names, pieces, caller), path)

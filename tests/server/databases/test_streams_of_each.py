@@ -198,6 +198,7 @@ async def test_a_name_that_two_databases_have_is_listed_once(
         ):
             await engine.app.database.fetchval(insert)
     assert [one["source"] async for one in _listed(two, "/backfills", 1)] == ["twinned"]
+    monkeypatch.setattr(two.server.live, "_due", float("-inf"))  # another test may have had one taken within the second
     snapshot = (await two.get("/live/snapshot"))["data"]
     assert [one["name"] for one in snapshot["streams"]].count("twin") == 1
     assert [one["name"] for one in snapshot["sources"]].count("twinned") == 1
