@@ -74,7 +74,7 @@ class _Administrator:
     def drop(self, name: str) -> None:
         """End the connections to a database, and drop it now or later."""
         self._drop_left()
-        ended = self._connection.execute(_END_CONNECTIONS, [name, name]).rowcount
+        ended = self._connection.execute(_END_CONNECTIONS, {"name": name}).rowcount
         self._left.append(name)
         if not ended:
             self._drop_left()
@@ -89,10 +89,13 @@ class _Administrator:
 
 
 _END_CONNECTIONS = """
-    select pg_terminate_backend(pid) from pg_stat_activity where backend_type = 'client backend' and datname = %s
-       and not exists (select from pg_replication_slots where database = %s)
+    select pg_terminate_backend(pid) from pg_stat_activity where backend_type = 'client backend' and datname = %(name)s
+       and not exists (select from pg_replication_slots where database = %(name)s)
+       and not exists (select from pg_shdepend s join pg_database d on d.oid = s.dbid
+                        where d.datname = %(name)s and s.refclassid = 'pg_authid'::regclass)
 """
-"""A database with a slot is dropped now, since a server has few slots."""
+"""A database with a slot is dropped now, since a server has few slots. So is one in which roles have something, since the
+test may drop them next."""
 
 _administrators: dict[str, _Administrator] = {}
 

@@ -9,7 +9,7 @@ from pathlib import Path
 TESTS = Path(__file__).parents[1]
 VIEWS = ("pg_stat_activity", "from pg_locks")
 # The database, or something that no other test has: a process id, a name made up by the test.
-OWN = ("current_database()", "datname = 'headrace'", "pid =", "datname = %s", "usename = $1", "usename = 'clerk'")
+OWN = ("current_database()", "datname = 'headrace'", "pid =", "datname = %(name)s", "usename = $1", "usename = 'clerk'")
 SERVERS_OF_THEIR_OWN = {"test_backfill_unseen.py", Path(__file__).name}
 
 
