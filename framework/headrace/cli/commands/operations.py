@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from datetime import datetime
 from inspect import Parameter, Signature
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
@@ -17,8 +16,7 @@ from headrace.cli.connection.consumer_lookup import ConsumerArguments, find_cons
 from headrace.cli.exit_codes import NOT_DONE
 from headrace.cli.options.common import JsonOption, YesOption
 from headrace.cli.options.selection import options_of
-from headrace.cli.options.times import in_utc
-from headrace.cli.output.formats import count, one_line_json
+from headrace.cli.output.formats import count, text_of
 from headrace.cli.output.json_output import print_json
 from headrace.cli.output.results import print_list
 from headrace.cli.output.stderr import confirm
@@ -115,38 +113,25 @@ def print_answer(operation: Operation, called: Command, names: dict[str, str], r
     """Print what an operation has returned, as its command says, or as JSON."""
     answer = operation.answer
     if json:
-        shown = {answer.field: result} if isinstance(answer, Count) else names if answer is None else result
-        print_json(
-            {"deleted": names[operation.names[-1]]} if operation.method == "DELETE" and answer is None else shown
-        )
+        print_json(_as_json(operation, names, result))
     elif called.done:
         print(called.done.format(**names, result=count(result, answer.unit) if isinstance(answer, Count) else result))
     elif isinstance(answer, Count):
         print(f"{answer.field.capitalize()}: {count(result, answer.unit)}.")
     elif types := get_args(answer):
         columns = _columns(called, types[0])
-        print_list(
-            result, json, columns, lambda one: [_text(getattr(one, name)) for name in columns], empty="There are none."
-        )
+        print_list(result, json, columns, lambda one: [getattr(one, name) for name in columns], empty="There are none.")
     else:
-        print_pairs((name, _text(getattr(result, name))) for name in _columns(called, answer))
+        print_pairs((name, text_of(getattr(result, name))) for name in _columns(called, answer))
+
+
+def _as_json(operation: Operation, names: dict[str, str], result: Any) -> Any:
+    if isinstance(operation.answer, Count):
+        return {operation.answer.field: result}
+    if operation.answer is None:
+        return {"deleted": names[operation.names[-1]]} if operation.method == "DELETE" else names
+    return result
 
 
 def _columns(called: Command, answer: type[Struct]) -> Sequence[str]:
     return called.fields or answer.__struct_fields__
-
-
-def _text(value: Any) -> str:
-    """Format a value of an answer."""
-    match value:
-        case None:
-            return "–"
-        case str():
-            return value
-        case bool():
-            return "yes" if value else "no"
-        case int():
-            return f"{value:,}"
-        case datetime():
-            return in_utc(value)
-    return one_line_json(value)

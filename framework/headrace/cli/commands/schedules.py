@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import msgspec
 from cyclopts import Parameter
@@ -16,9 +16,6 @@ from headrace.cli.output.results import print_list, print_result
 from headrace.cli.output.stderr import print_notice
 from headrace.cli.output.tables import print_pairs
 from headrace.model.schedules import ScheduleInfo
-
-if TYPE_CHECKING:
-    pass
 
 ScheduleName = Annotated[str, Parameter(name="NAME", help="The schedule's name.")]
 

@@ -11,6 +11,22 @@ import msgspec
 from headrace.model.messages.payloads import CODEC_HEADER
 
 
+def text_of(value: object) -> str:
+    """Format a value for people: numbers in groups of three, times in UTC, None as a dash, and what has parts as JSON."""
+    match value:
+        case None:
+            return "–"
+        case bool():
+            return "yes" if value else "no"
+        case int():
+            return f"{value:,}"
+        case datetime():
+            return in_utc(value)
+        case Mapping() | list() | tuple():
+            return one_line_json(value)
+    return str(value)
+
+
 class HasData(Protocol):
     """A message of any kind."""
 

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Sequence
-from datetime import datetime
 from typing import TYPE_CHECKING
 
-from headrace.cli.output.formats import in_utc
+from headrace.cli.output.formats import text_of
 from headrace.model.text.printing import printable
 
 if TYPE_CHECKING:
@@ -29,13 +28,13 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
     A `#` at the end of a column's name marks numbers, which are aligned to the right. A `…` marks the
     column that is cut to the remaining width of the terminal. At most one column has it.
 
-    Cells are texts, or numbers and times, which are formatted for people. None becomes a dash.
+    Cells are texts, or other values, which are formatted by `text_of`.
     """
     from rich.table import Table
     from rich.text import Text
 
     width = _console().width
-    cells = [[printable(_text(cell)) for cell in row] for row in rows]
+    cells = [[printable(text_of(cell)) for cell in row] for row in rows]
     for position in (position for position, name in enumerate(columns) if name.endswith("…")):
         _cut_column(columns, cells, position, width)
     table = Table(box=None, padding=(0, _GAP, 0, 0), pad_edge=False, header_style="dim")
@@ -44,12 +43,6 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
     for row in cells:
         table.add_row(*map(Text, row))  # a Text, because a name may look like markup
     _print(_console(_UNLIMITED_WIDTH), table)
-
-
-def _text(cell: object) -> str:
-    if isinstance(cell, datetime):
-        return in_utc(cell)
-    return "–" if cell is None else f"{cell:,}" if isinstance(cell, int) else str(cell)
 
 
 def print_pairs(pairs: Iterable[tuple[str, str]]) -> None:

@@ -45,15 +45,16 @@ class Streams:
     @effect("publish")
     async def publish(self, request: Request) -> Response:
         """`POST …/streams/{s}/messages`."""
-        stream = await self._operations.stream(request, "publish")
-        count = await self._operations.publish(request, stream)
-        return Response(200, b'{"data":{"published":%d}}' % count)
+        return await self._published(request)
 
     @effect("publish")
     async def publish_received(self, request: Request) -> Response:
         """`POST /api/streams/{s}/messages`. Its messages may have all fields of received ones."""
+        return await self._published(request, received=True)
+
+    async def _published(self, request: Request, *, received: bool = False) -> Response:
         stream = await self._operations.stream(request, "publish")
-        count = await self._operations.publish(request, stream, received=True)
+        count = await self._operations.publish(request, stream, received=received)
         return Response(200, b'{"data":{"published":%d}}' % count)
 
     @effect("deliver")

@@ -106,9 +106,8 @@ class SourceConnection:
         if replication:
             parameters["replication"] = "database"
         given = connect_timeout(parameters)
-        limit = (
-            given if untrusted is None else min(given, CONNECT_TIMEOUT)
-        )  # a stranger's request does not wait for longer
+        # A stranger's request does not wait for longer than the default.
+        limit = given if untrusted is None else min(given, CONNECT_TIMEOUT)
         connection = await cls._connect_to_any(parameters, timeout or limit, untrusted)
         try:
             await connection.query(_settings(connection.version, connection.server_encoding))
