@@ -44,7 +44,8 @@ class Peer:
 
 
 class Scripted:
-    """What the server received: `connections`, and `disconnected` once a client has disconnected."""
+    """What the server received: `connections`, `disconnected` once a client has disconnected, and
+    `closed` once the server has closed a connection."""
 
     def __init__(self) -> None:
         self.connections = 0
@@ -52,6 +53,7 @@ class Scripted:
         self.url = ""
         self.requested = threading.Event()
         self.disconnected = threading.Event()
+        self.closed = threading.Event()
 
 
 @contextmanager
@@ -82,6 +84,7 @@ def scripted(*conversations: Conversation, tls: ssl.SSLContext | None = None) ->
                 failed.append(error)
             finally:
                 sock.close()
+                state.closed.set()
 
     thread = threading.Thread(target=serve, name="scripted server")
     thread.start()

@@ -84,6 +84,7 @@ async def test_a_connection_that_the_server_has_closed_is_reopened() -> None:
     with scripted(_once) as server:
         transport = HttpTransport(Server(server.url))
         await transport.send(Request(method="GET", path="/v1/streams"))
+        assert await asyncio.to_thread(server.closed.wait, TIMEOUT)
         await transport.send(
             Request(method="POST", path="/v1/streams", body={"name": "x"})
         )  # even if repeating it is not safe
