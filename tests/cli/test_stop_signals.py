@@ -122,6 +122,33 @@ def test_the_third_signal_ends_a_process_whose_handler_hangs_and_names_it(
     assert f"service.py:{number} in " in named
 
 
+def test_a_closed_terminal_drains_however_often_it_says_so(commands: Commands, dsn: str) -> None:
+    running = commands("run", "service:app", "--database", dsn)
+    running.line("app running")
+    publish(dsn, "thread.7")
+    running.line("begun")
+    running.send(signal.SIGHUP)
+    running.line("draining")
+    running.send(signal.SIGHUP)
+    running.send(signal.SIGTERM)
+    assert "signal=SIGTERM" in running.line("stopping at once")
+    running.send(signal.SIGINT)
+    assert running.end() == -signal.SIGINT
+
+
+def test_nohup_leaves_a_process_running(commands: Commands, dsn: str) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        running = commands("run", "service:app", "--database", dsn)
+        running.line("app running")
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    running.send(signal.SIGHUP)
+    running.send(signal.SIGTERM)
+    assert "signal=SIGTERM" in running.line("draining")
+    assert running.end() == 0
+
+
 def test_the_third_signal_to_a_parent_ends_its_processes_and_names_what_hangs(commands: Commands, dsn: str) -> None:
     running = commands("run", "service:app", "--processes", "2", "--database", dsn)
     running.started()
@@ -184,7 +211,10 @@ COMMANDS = (
 @pytest.mark.process
 @pytest.mark.parametrize(
     ("words", "number"),
-    [*((words, signal.SIGTERM) for words in COMMANDS), (COMMANDS[0], signal.SIGINT), (COMMANDS[3], signal.SIGINT)],
+    [
+        *((words, signal.SIGTERM) for words in COMMANDS),
+        *((COMMANDS[place], number) for place in (0, 3) for number in (signal.SIGINT, signal.SIGHUP)),
+    ],
     ids=lambda one: " ".join(one) if isinstance(one, tuple) else one.name,
 )
 def test_a_command_that_waits_for_its_database_ends_at_a_signal(
@@ -197,7 +227,7 @@ def test_a_command_that_waits_for_its_database_ends_at_a_signal(
         with client:
             running.send(number)
             code = running.end()
-    assert code in ((0, -number) if number is signal.SIGTERM else (0, 130))
+    assert code in ((0, -number) if number is not signal.SIGINT else (0, 130))
     assert not any("listening" in line or "Traceback" in line for line in running.lines), running.lines
     running.ended_with_all()
 

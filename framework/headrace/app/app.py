@@ -245,7 +245,7 @@ class App(Declared, Publishing):
             yield self
 
     async def run(self, *, signals: bool = True, on_running: Callable[[], object] = lambda: None) -> None:
-        """Run the consumers until `stop`, or until SIGTERM or SIGINT if `signals` is set, then drain.
+        """Run the consumers until `stop`, or until SIGTERM, SIGINT or SIGHUP if `signals` is set, then drain.
 
         A second signal stops the handlers immediately. A third one ends the process, also if a handler hangs, and the log names
         what still ran. A signal during the start stops that.

@@ -21,9 +21,9 @@ from headrace.cli.exit_codes import INTERRUPTED, PIPE_CLOSED, USAGE
 from headrace.cli.tree import build, installed_version
 from headrace.model.errors import HeadraceError
 from headrace.model.text.printing import printable, printable_lines
-from headrace.runtime.stop_signals import end_by, handled_here
+from headrace.runtime.stop_signals import end_by, handled_here, handled_signals
 
-_terminated = False
+_ended_by: signal.Signals | None = None
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -32,19 +32,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
     _open_standard_streams()
     _escape_unencodable_output()
     with handled_here():
-        signal.signal(signal.SIGTERM, _interrupt)
+        ending = [number for number in handled_signals() if number is not signal.SIGINT]
+        for number in ending:
+            signal.signal(number, _interrupt)
         code = call(words)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    if _terminated:
-        end_by(signal.SIGTERM)
+        for number in ending:
+            signal.signal(number, signal.SIG_DFL)
+    if _ended_by is not None:
+        end_by(_ended_by)
     sys.exit(code)
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    """Handle SIGTERM like a Ctrl-C, which lets a command release what it uses, such as the embedded Postgres. Commands that
+    """Handle SIGTERM and SIGHUP like a Ctrl-C, which lets a command release what it uses, such as the embedded Postgres. Commands that
     drain replace this."""
-    global _terminated
-    _terminated = True
+    global _ended_by
+    _ended_by = signal.Signals(number)
     handler = signal.getsignal(signal.SIGINT)
     if isinstance(handler, functools.partial):  # asyncio's, which cancels the main task
         handler(number, frame)

@@ -3,7 +3,10 @@
 Your code may fork: `multiprocessing` does, up to Python 3.13, unless it is told otherwise. A forked child inherits what its
 parent does at a signal, and the file descriptor by which a signal wakes the event loop of the parent. So with
 `Pool.terminate()` the parent would drain, and wait for a child that goes on. In a forked child SIGTERM does again what
-it did before the parent handled it. SIGINT, which a terminal sends to the child, too, is left to the parent.
+it did before the parent handled it. SIGINT and SIGHUP, which a terminal sends to the child, too, are left to the parent.
+
+A terminal that is closed sends SIGHUP, often twice: the kernel sends one, and the shell another. So it counts as one signal.
+`nohup` ignores SIGHUP, and then it stays ignored.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ from headrace.model.log import Log
 
 log = Log("headrace")
 
-STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Signals that reach a whole process group, from a terminal or a service manager."""
 
 LAST = 3
@@ -41,7 +44,7 @@ _forking = threading.local()
 async def on_stop_signals(
     act: Callable[[signal.Signals, int], None], report: Callable[[], None] = lambda: None, *, last: int = LAST
 ) -> AsyncIterator[None]:
-    """Handle SIGTERM and SIGINT in an event loop of the main thread, see `handled_here`.
+    """Handle the stop signals in an event loop of the main thread, see `handled_here`.
 
     Args:
         act: called in the event loop at each signal, with the number of signals so far.
@@ -50,12 +53,14 @@ async def on_stop_signals(
     """
     import anyio  # here, since commands without an event loop use the rest
 
-    before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
-    with handled_here(), anyio.open_signal_receiver(*STOP_SIGNALS) as received:
+    before = {number: signal.getsignal(number) for number in handled_signals()}
+    with handled_here(), anyio.open_signal_receiver(*before) as received:
 
         async def receive() -> None:
             count = 0
             async for number in received:
+                if _is_repeated(number, count):
+                    continue
                 count += 1
                 act(number, count)
                 if count >= last:
@@ -72,6 +77,16 @@ async def on_stop_signals(
     for number, handler in before.items():
         if handler is not None:  # it was none of Python's
             signal.signal(number, handler)
+
+
+def handled_signals() -> tuple[signal.Signals, ...]:
+    """Return the stop signals that this process handles: all, but not SIGHUP if whoever started it ignores that."""
+    ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    return STOP_SIGNALS[:-1] if ignored else STOP_SIGNALS
+
+
+def _is_repeated(number: int, count: int) -> bool:
+    return number == signal.SIGHUP and count > 0
 
 
 def log_stop(number: signal.Signals, count: int, *, starting: bool = False, processes: int | None = None) -> None:
@@ -111,11 +126,13 @@ def _end_at(last: int, report: Callable[[], None]) -> Callable[[int], None]:
 
     def count_signal(number: int, _: FrameType | None) -> None:
         nonlocal count
+        if _is_repeated(number, count):
+            return
         count += 1
         if count >= last:
             end(number)
 
-    for number in STOP_SIGNALS:
+    for number in handled_signals():
         signal.signal(number, count_signal)
         signal.siginterrupt(number, False)
     return end
@@ -140,7 +157,7 @@ def end_by(number: signal.Signals) -> NoReturn:
 
 @contextmanager
 def handled_here() -> Iterator[None]:
-    """Inside this context, this process handles SIGTERM and SIGINT, and the children that it forks do not. Enter it
+    """Inside this context, this process handles the stop signals, and the children that it forks do not. Enter it
     before the handlers are set."""
     _before.append(signal.getsignal(signal.SIGTERM))
     try:
@@ -169,7 +186,9 @@ def _in_child() -> None:
     if _before:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGTERM, signal.SIG_DFL if _before[0] is None else _before[0])
-        signal.signal(signal.SIGINT, leave_alone)
+        for number in handled_signals():
+            if number is not signal.SIGTERM:
+                signal.signal(number, leave_alone)
         _before.clear()
     _after_fork()
 

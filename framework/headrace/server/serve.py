@@ -73,7 +73,7 @@ class ServerRunner:
         return self._app.readiness().ready and not self._stopping.is_set()
 
     async def run(self, *, signals: bool = True) -> None:
-        """Serve until `stop`, or with `signals` until SIGTERM or SIGINT. A second signal stops at
+        """Serve until `stop`, or with `signals` until SIGTERM, SIGINT or SIGHUP. A second signal stops at
         once, and a third ends the process. A signal during the start stops it before clients can connect.
 
         Raises:

@@ -17,7 +17,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from headrace.model.log import Log
-from headrace.runtime.stop_signals import STOP_SIGNALS, handled_here
+from headrace.runtime.stop_signals import handled_here, handled_signals
 from headrace_spark.session import is_connect, stop
 from headrace_spark.session.gateway import kill_all
 
@@ -80,7 +80,7 @@ def until_stopped(work: Callable[[], T]) -> T:
         The program's result.
 
     Raises:
-        Stopped: SIGINT or SIGTERM was received. The program's queries and jobs are stopped. A
+        Stopped: SIGINT, SIGTERM or SIGHUP was received. The program's queries and jobs are stopped. A
             second signal kills Java immediately.
         Any error that the program raises.
     """
@@ -105,13 +105,15 @@ def _signals(wake: threading.Event) -> Iterator[list[int]]:
     numbers: list[int] = []
 
     def on_signal(number: int, _: FrameType | None) -> None:
+        if number == signal.SIGHUP and numbers:
+            return  # a closed terminal sends it twice
         numbers.append(number)
         if len(numbers) > 1:
             kill_all()
         wake.set()
 
     with handled_here():
-        previous = {number: signal.signal(number, on_signal) for number in STOP_SIGNALS}
+        previous = {number: signal.signal(number, on_signal) for number in handled_signals()}
         try:
             yield numbers
         finally:

@@ -83,7 +83,7 @@ def run(
     log_level: LogLevelOption = None,
     log_format: LogFormatOption = None,
 ) -> int:
-    """Run the consumers of an application until SIGTERM or SIGINT.
+    """Run the consumers of an application until SIGTERM, SIGINT or SIGHUP.
 
     At the signal it drains. It leases no more messages, lets handlers finish
     for the app's shutdown_timeout, and settles. A second signal stops

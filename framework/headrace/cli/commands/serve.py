@@ -82,7 +82,7 @@ def serve(
     limits: ServerLimits = ServerLimits(),  # noqa: B008 - frozen
     process: ProcessOptions = ProcessOptions(),
 ) -> int:
-    """Serve the HTTP API until SIGTERM or SIGINT.
+    """Serve the HTTP API until SIGTERM, SIGINT or SIGHUP.
 
     At the signal it drains. It accepts no more connections, answers the
     requests that wait for messages, and finishes the other requests within

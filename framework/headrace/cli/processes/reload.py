@@ -63,7 +63,7 @@ def directories_to_watch(target: str, additional: Iterable[Path]) -> list[Path]:
 async def run_with_reload(
     target: str, directories: Sequence[Path], database: str | None, settings: Settings, *words: str
 ) -> int:
-    """Run and restart the application until SIGTERM or SIGINT. Returns the exit code, 0.
+    """Run and restart the application until SIGTERM, SIGINT or SIGHUP. Returns the exit code, 0.
 
     Args:
         words: further words of the command line.

@@ -31,7 +31,7 @@ from headrace.cli.processes.children import (
 )
 from headrace.cli.processes.ready_file import ReadyFile, all_fresh, child_ready_file
 from headrace.model.log import Log
-from headrace.runtime.stop_signals import LAST, log_stop, on_stop_signals
+from headrace.runtime.stop_signals import LAST, STOP_SIGNALS, log_stop, on_stop_signals
 
 log = Log("headrace")
 
@@ -42,7 +42,7 @@ HEALTHY_AFTER = 30.0
 PERMANENT_FAILURES = frozenset({64, 65, 66, 70, 73, 78})
 """Exit codes of errors that would recur at every restart: usage, data, input, configuration."""
 
-_STOPPED = frozenset({-signal.SIGTERM, -signal.SIGINT, INTERRUPTED})
+_STOPPED = frozenset({*(-number for number in STOP_SIGNALS), INTERRUPTED})
 
 
 async def run_processes(app: App, target: str, settings: Settings) -> int:

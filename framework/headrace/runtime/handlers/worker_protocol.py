@@ -31,7 +31,7 @@ from headrace.model.outcomes import Reject, Retry, deciding
 from headrace.runtime.handlers.handler import Handler
 from headrace.runtime.messages.batch import Batch
 from headrace.runtime.messages.message import Message, lease_time
-from headrace.runtime.stop_signals import STOP_SIGNALS, handled_here, leave_alone
+from headrace.runtime.stop_signals import STOP_SIGNALS, handled_here, handled_signals, leave_alone
 
 
 class ProcessFailed(HeadraceError):
@@ -143,7 +143,7 @@ def serve(parent: connection.Connection, place: Place, batch: bool) -> None:
     until it is done."""
     os.setpgid(0, 0)  # what a handler starts is killed with it
     with handled_here():
-        for number in STOP_SIGNALS:
+        for number in handled_signals():
             signal.signal(number, leave_alone)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
         threading.Thread(target=_die_with_the_parent, daemon=True).start()
