@@ -11,6 +11,7 @@ from headrace.flow.in_flight import Lease
 from headrace.model.outcomes import Failure
 from headrace.runtime.execution.failure_log import FailureLog
 from headrace.runtime.log_burst import BURST
+from headrace.runtime.messages.batch import Batch
 from headrace.runtime.messages.message import Message
 from tests.support.logs import logged
 
@@ -52,3 +53,8 @@ def test_thousands_of_failures_are_counted_and_not_logged_one_by_one(caplog: pyt
         caplog.records[BURST]
     ]
     assert len(caplog.messages) == BURST + 2
+
+
+def test_a_printed_message_names_its_delivery_and_shows_no_payload() -> None:
+    assert repr(message(7)) == "<Message orders/ship seq=7 key='orders.7' attempt=1>"
+    assert repr(Batch("orders", "ship", (message(7),))) == "<Batch orders/ship messages=1>"

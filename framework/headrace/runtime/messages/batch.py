@@ -41,6 +41,10 @@ class Batch(msgspec.Struct, eq=False):
     """The transaction of the handler, if the handler is transactional."""
     failures: dict[int, Retry | Reject] = {}
 
+    def __repr__(self) -> str:
+        """Return what names the batch, without the payloads of its messages."""
+        return f"<Batch {self.stream}/{self.consumer} messages={len(self)}>"
+
     def __len__(self) -> int:
         return len(self.messages)
 

@@ -79,6 +79,10 @@ class Message(msgspec.Struct, eq=False, gc=False):
     """Whether nothing about this delivery is special: it has no time to live, no worker died while it held the message,
     and telemetry does not observe it."""
 
+    def __repr__(self) -> str:
+        """Return what names the delivery. The payload and the headers may be large or secret, and a log is no place for them."""
+        return f"<Message {self.stream}/{self.consumer} seq={self.seq} key={self.key!r} attempt={self.attempt}>"
+
     @property
     def messages(self) -> tuple[Message]:
         """The message itself, as a tuple. A `Batch` has more."""
