@@ -13,6 +13,7 @@ import pytest
 
 from headrace.embedded import EmbeddedPostgres
 from headrace.embedded.paths import find_server_dir
+from headrace.embedded.postmaster import wait_until_down
 
 from .conftest import ask
 
@@ -40,6 +41,11 @@ print(EmbeddedPostgres(sys.argv[1]).status().running, flush=True)
 os.close(writing)
 os.waitpid(child, 0)
 """
+
+
+def commands() -> list[str]:
+    """The command lines of all processes."""
+    return subprocess.run(["ps", "-ewwo", "args"], capture_output=True, text=True, check=True).stdout.splitlines()
 
 
 def test_the_last_to_leave_stops_the_server(pg, user):
@@ -81,17 +87,31 @@ def test_killing_a_user_leaves_the_server_to_the_others(pg, user):
     assert not pg.status().running
 
 
-def test_a_killed_last_user_leaves_a_server_that_the_next_one_stops(pg, user):
+def test_the_server_of_a_killed_last_user_is_stopped(pg, user):
     alone = user(pg.data_dir)
     alone.url()
     alone.kill()
-    before = pg.status()
-    assert before.running
-    assert before.users == ()
-    with pg.acquire():
-        assert pg.status().pid == before.pid
-    assert not pg.status().running
+    assert wait_until_down(find_server_dir(pg.data_dir), 60.0)
     assert not any(find_server_dir(pg.data_dir).users.iterdir())
+    assert "fast shutdown" in pg.status().log.read_text()
+
+
+def test_a_killed_user_leaves_an_explicitly_started_server_running(pg, user):
+    pg.start()
+    alone = user(pg.data_dir)
+    alone.url()
+    alone.kill()
+    pg.stop_if_unused()  # as its survivor does
+    assert pg.status().running
+
+
+def test_nothing_outlives_a_user_that_leaves(pg, user):
+    alone = user(pg.data_dir)
+    alone.url()
+    assert any(str(pg.data_dir) in command for command in commands())
+    assert alone.leave() == 0
+    while any(str(pg.data_dir) in command for command in commands()):
+        pass
 
 
 def test_a_process_that_forgets_to_release_leaves_at_its_end(pg, user):

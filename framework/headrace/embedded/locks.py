@@ -21,7 +21,7 @@ from headrace.model.errors import EmbeddedPostgresError
 POLL = 0.01
 """Seconds between two checks of something that is about to change."""
 
-_open_locks: set[int] = set()
+_ours: set[int] = set()  # descriptors that a forked child closes
 
 
 def open_locked(path: Path) -> int | None:
@@ -37,7 +37,7 @@ def open_locked(path: Path) -> int | None:
     except BaseException:
         os.close(fd)
         raise
-    _open_locks.add(fd)
+    _ours.add(fd)
     return fd
 
 
@@ -47,9 +47,14 @@ def release_lock(fd: int) -> None:
     close_only(fd)
 
 
+def close_in_children(fd: int) -> None:
+    """Let forked children close this descriptor too, as they do with locks."""
+    _ours.add(fd)
+
+
 def close_only(fd: int) -> None:
-    """Close our end of a lock that a child process continues to hold."""
-    _open_locks.discard(fd)
+    """Close our end of something that a child process continues to hold."""
+    _ours.discard(fd)
     os.close(fd)
 
 
@@ -109,9 +114,9 @@ def _is_still_there(fd: int, path: Path) -> bool:
 
 def _close_in_child() -> None:
     # A fork shares its parent's locks. Closing (not unlocking) leaves them to the parent alone.
-    for fd in _open_locks:
+    for fd in _ours:
         os.close(fd)
-    _open_locks.clear()
+    _ours.clear()
 
 
 os.register_at_fork(after_in_child=_close_in_child)

@@ -26,7 +26,7 @@ from headrace.embedded.paths import (
 )
 from headrace.embedded.postmaster import Phase, StopMode
 from headrace.embedded.startup import START_LIMIT, STOP_LIMIT, StartOptions, ensure_running, ensure_stopped
-from headrace.embedded.users import ServerHandle
+from headrace.embedded.users import ServerHandle, User
 from headrace.model.errors import ConfigurationError, EmbeddedPostgresError
 
 _LOCK_LIMIT = START_LIMIT + STOP_LIMIT
@@ -88,13 +88,13 @@ class EmbeddedPostgres:
         """Use the server: start it if it isn't running, and keep it running until the release."""
         with self._locked() as (server_dir, os_user):
             users.remove_dead(server_dir)
-            path, lock = users.register(server_dir)
+            user = users.register(server_dir, self.data_dir)
             try:
                 ensure_running(server_dir, os_user, self._options)
-                return ServerHandle(self.url(), path, lock, self._release)
+                return ServerHandle(self.url(), user, self._release)
             except BaseException:
-                path.unlink(missing_ok=True)
-                locks.release_lock(lock)
+                user.leave()
+                user.dismiss()
                 raise
 
     def start(self) -> None:
@@ -200,19 +200,23 @@ class EmbeddedPostgres:
             with locks.exclusive(server_dir.start_lock, _LOCK_LIMIT):
                 yield server_dir, os_user
 
-    def _release(self, path: Path, lock: int) -> None:
-        # Release first: of several processes that leave together, the first to get the lock finds
-        # no user and stops.
-        path.unlink(missing_ok=True)
-        locks.release_lock(lock)
+    def stop_if_unused(self) -> None:
+        """Stop the server unless a process uses it or it was started explicitly."""
         with self._locked_if_exists() as place:
             if place:
-                self._stop_if_unused(*place)
+                server_dir, os_user = place
+                users.remove_dead(server_dir)
+                if not users.users(server_dir) and not server_dir.kept.exists():
+                    ensure_stopped(server_dir, os_user, self._options, "fast")
 
-    def _stop_if_unused(self, server_dir: ServerDirectory, os_user: OsUser) -> None:
-        users.remove_dead(server_dir)
-        if not users.users(server_dir) and not server_dir.kept.exists():
-            ensure_stopped(server_dir, os_user, self._options, "fast")
+    def _release(self, user: User) -> None:
+        # Leave first: of several processes that leave together, the first to get the lock finds
+        # no user and stops.
+        user.leave()
+        try:
+            self.stop_if_unused()
+        finally:
+            user.dismiss()
 
     def __repr__(self) -> str:
         return f"<EmbeddedPostgres on {self.data_dir}>"

@@ -1,4 +1,4 @@
-"""Users of the server. Each holds a lock on its own file, which the kernel frees when it dies."""
+"""Users of the server. Each holds a lock on its own file, which the kernel frees when it dies, and has a survivor."""
 
 from __future__ import annotations
 
@@ -7,20 +7,44 @@ import os
 import secrets
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from headrace.embedded import locks
+from headrace.embedded import locks, survivor
 from headrace.embedded.paths import ServerDirectory
 
 
-def register(server_dir: ServerDirectory) -> tuple[Path, int]:
-    """Register this process as a user. Returns its file and the lock on it. The caller holds the start lock."""
-    while True:
-        path = server_dir.users / f"{os.getpid()}-{secrets.token_hex(4)}"
-        if (lock := locks.open_locked(path)) is not None:  # None: another process was checking the lock just then
-            return path, lock
+@dataclass(frozen=True, slots=True)
+class User:
+    """A use of the server by this process: its file with the lock on it, and the pipe to its survivor."""
+
+    path: Path
+    lock: int
+    pipe: int
+
+    def leave(self) -> None:
+        """End the use. The server is not stopped."""
+        self.path.unlink(missing_ok=True)
+        locks.release_lock(self.lock)
+
+    def dismiss(self) -> None:
+        """End the survivor, once the server was stopped if no other uses it."""
+        survivor.dismiss(self.pipe)
+
+
+def register(server_dir: ServerDirectory, data_dir: Path) -> User:
+    """Register this process as a user. The caller holds the start lock."""
+    pipe = survivor.start(data_dir)
+    try:
+        while True:
+            path = server_dir.users / f"{os.getpid()}-{secrets.token_hex(4)}"
+            if (lock := locks.open_locked(path)) is not None:  # None: another process was checking the lock just then
+                return User(path, lock, pipe)
+    except BaseException:
+        survivor.dismiss(pipe)
+        raise
 
 
 def users(server_dir: ServerDirectory) -> list[Path]:
@@ -51,12 +75,11 @@ class ServerHandle:
     the interpreter, or when the process is killed. A forked child does not share it.
     """
 
-    def __init__(self, url: str, path: Path, lock: int, release_server: Callable[[Path, int], None]) -> None:
+    def __init__(self, url: str, user: User, release: Callable[[User], None]) -> None:
         self.url = url
         """The libpq URL to connect to, for asyncpg and psycopg."""
-        self._path = path
-        self._lock = lock
-        self._release_server = release_server
+        self._user = user
+        self._release = release
         self._pid = os.getpid()
         self._lock_once = threading.Lock()
         self._released = False
@@ -75,7 +98,7 @@ class ServerHandle:
                 return
             self._released = True
         atexit.unregister(self.release)
-        self._release_server(self._path, self._lock)
+        self._release(self._user)
 
     def __enter__(self) -> Self:
         return self
