@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from functools import partial
 from typing import Annotated, Any
 
+import fastapi
 import pytest
 from dishka import FromComponent, FromDishka, Provider, Scope, provide
 
@@ -161,6 +162,22 @@ def test_an_invalid_provider_is_refused_where_it_is_declared() -> None:
     assert "not <class" in declared_wrong(Provider)
     assert "can't use a functools.partial ('Session'). Write a function" in declared_wrong(partial(Session, Pool()))
     assert "can't use an abstract class ('Abstract')" in declared_wrong(Abstract)
+
+
+def a_pool() -> Pool:
+    return Pool()
+
+
+def test_the_form_of_fastapi_is_refused_with_ours(app: App) -> None:
+    with pytest.raises(ConfigurationError, match=r"`db: Depends\[Db\]`, and `@app.provide` on a_pool"):
+
+        @app.consumer("orders")
+        async def ship(number: int, pool: Annotated[Pool, Depends(a_pool)]) -> None: ...  # type: ignore[operator]
+
+    with pytest.raises(ConfigurationError, match=r"`@app.provide` on the function"):
+
+        @app.consumer("orders")
+        async def pack(number: int, pool: Annotated[Pool, fastapi.Depends(a_pool)]) -> None: ...
 
 
 def test_depends_must_say_on_what() -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, TypeVar, get_origin
 
 import anyio
 import msgspec
@@ -47,7 +47,25 @@ class _Mark:
 MARK = _Mark()
 _DISHKA = "dishka.entities.key"  # the module of dishka's marks, by name, so that looking for them doesn't import it
 
-Depends = Annotated[T, MARK]
+_PROVIDED_BY = (
+    "{form} is FastAPI's form. Here a parameter names the type that it takes, `db: Depends[Db]`, and `@app.provide` on"
+    " {provider} makes it provide the type of its return annotation."
+)
+
+
+class _Depends:
+    def __getitem__(self, hint: Any) -> Any:
+        return Annotated[hint, MARK]
+
+    def __call__(self, provider: Any = None, **_: Any) -> NoReturn:
+        name = getattr(provider, "__name__", "the function")
+        raise ConfigurationError(_PROVIDED_BY.format(form=f"Depends({name})", provider=name))
+
+
+if TYPE_CHECKING:
+    Depends = Annotated[T, MARK]
+else:
+    Depends = _Depends()
 """Marks a dependency in a handler's signature. `Depends[Pool]` passes the Pool. To a type checker the
 parameter is a Pool."""
 
@@ -59,12 +77,14 @@ def dependency_of(annotation: Any) -> Any | None:
     Raises:
         ConfigurationError: the annotation doesn't name a type.
     """
+    if isinstance(annotation, _Depends):
+        raise ConfigurationError("Depends needs a type. Write Depends[Pool].")
     if get_origin(annotation) is not Annotated:
         return None
     if MARK in annotation.__metadata__:
-        if isinstance(annotation.__origin__, TypeVar):
-            raise ConfigurationError("Depends needs a type. Write Depends[Pool].")
         return annotation.__origin__
+    if any(type(mark).__module__.startswith("fastapi.") for mark in annotation.__metadata__):
+        raise ConfigurationError(_PROVIDED_BY.format(form="Annotated[Db, Depends(…)]", provider="the function"))
     if any(type(mark).__module__ == _DISHKA for mark in annotation.__metadata__):
         return annotation  # it may name a dishka component
     return None
