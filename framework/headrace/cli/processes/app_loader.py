@@ -8,9 +8,12 @@ import traceback
 from pathlib import Path
 from types import ModuleType
 
+import headrace
 from headrace.app.app import App
 from headrace.cli.errors import UnreadableInput, UsageError
 from headrace.model.errors import ConfigurationError, HeadraceError
+
+_PACKAGE = Path(headrace.__file__).parent
 
 
 def load_app(target: str, *, needs_consumers: bool = True) -> App:
@@ -66,7 +69,9 @@ def _import_from(name: str, directory: Path) -> ModuleType:
         sys.path.insert(0, str(directory))
     try:
         return importlib.import_module(name)
-    except HeadraceError:
+    except HeadraceError as error:
+        if place := _place_of(error):
+            error.args = (f"{error} It is declared in {place}.", *error.args[1:])
         raise
     except Exception as error:
         if _is_missing(name, error):
@@ -83,6 +88,16 @@ def _is_missing(name: str, error: Exception) -> bool:
     """Return whether the module itself is missing, and not a module that it imports."""
     missing = error.name if isinstance(error, ModuleNotFoundError) else None
     return missing is not None and f"{name}.".startswith(f"{missing}.")
+
+
+def _place_of(error: HeadraceError) -> str:
+    """Return the file and the line of the user's code that an error comes from. Empty if none of it has run."""
+    lines = [
+        f"{Path(frame.filename).name}:{frame.lineno}"
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not Path(frame.filename).is_relative_to(_PACKAGE) and "importlib" not in frame.filename
+    ]
+    return lines[-1] if lines else ""
 
 
 def _print_traceback(error: Exception) -> None:
