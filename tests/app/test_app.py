@@ -113,7 +113,7 @@ async def test_the_schema_is_brought_up_to_date_at_start(empty_dsn: str, caplog:
     caplog.set_level(logging.INFO, "headrace")
     async with App(empty_dsn, streams=["orders"]) as app:
         await app.publish("orders", "a", 1)
-    assert logged(caplog, "schema updated", step="applied migration 1 (headrace)")
+    assert logged(caplog, "schema updated", steps="applied migration 1 (headrace), installed the server functions")
 
 
 @pytest.mark.asyncio

@@ -42,6 +42,8 @@ async def test_the_last_attempt_is_one_event_with_its_exception(app: App, caplog
     assert second.levelno == logging.ERROR
     assert second.exc_info is not None
     assert isinstance(second.exc_info[1], NoStock)
+    (before,) = logged(caplog, "message failed", consumer="ship")
+    assert (cast(Any, before).key, cast(Any, before).attempt) == ("b", 1)
 
 
 @pytest.mark.asyncio

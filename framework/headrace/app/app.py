@@ -183,8 +183,8 @@ class App(Declared, Publishing):
         self._database = store.Database(dsn, max_connections=found.max_connections)
         await self._database.open()
         if found.migrate:
-            for step in await store.migrate(self._database):
-                log.info("schema updated", step=step)
+            if steps := await store.migrate(self._database):
+                log.info("schema updated", steps=", ".join(steps))
         else:
             await store.require_current_schema(self._database)
         await capture.make_streams(self._database, self.captures)  # first, since row streams need their own settings

@@ -21,12 +21,14 @@ class FailureLog:
         self._spoilt = Burst(clock)
 
     def failed(self, message: Message, failure: Failure, max_deliver: int = -1) -> None:
-        """Log a failure, or count it. If it was the last attempt, `headrace.runtime.settling.dead_letters` logs that,
-        with the traceback of a rejection, too.
+        """Log a failure, or count it, unless it was the last attempt: `headrace.runtime.settling.dead_letters` logs that,
+        once it is in the store.
 
         Args:
             max_deliver: attempts before a message is exhausted, -1 for no limit.
         """
+        if failure.kind in ("reject", "invalid") or (failure.kind == "retry" and -1 != max_deliver <= message.attempt):
+            return
         if self._burst.skipped and self._burst.begins:
             log.warning(
                 "more messages failed", stream=message.stream, consumer=message.consumer, messages=self._burst.skipped
@@ -36,16 +38,14 @@ class FailureLog:
         if failure.kind == "release":
             log.warning("message released", **identity(message), retry_in=failure.delay, error=failure.error)
             return
-        failed = failure.kind == "retry"
-        exhausted = failed and -1 != max_deliver <= message.attempt
         log.warning(
-            "message failed" if failed else "message rejected",
+            "message failed",
             **identity(message),
             attempt=message.attempt,
-            retry_in=(failure.delay or 0.0) if failed and not exhausted else None,
+            retry_in=failure.delay or 0.0,
             error_type=failure.error_type,
             error=failure.error,
-            exc_info=failure.exception if failed and failure.traceback else None,
+            exc_info=failure.exception if failure.traceback else None,
         )
 
     def left_open(self, consumer: str) -> None:
