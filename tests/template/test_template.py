@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import httpx
 import pytest
 
 from headrace.cli.commands.new import package_name, template
 from headrace.cli.errors import UsageError
 from headrace.cli.main import call
 from tests.cli.processes import Commands, Running
+from tests.docs.code_blocks import ROOT, blocks
 
 FORGOTTEN = ("my-service", "my_service", "MY_SERVICE")
 
@@ -48,6 +51,45 @@ def test_its_tests_pass_without_spark(commands: Commands, shop: Path, tmp_path: 
     ended = subprocess.run(tests, cwd=shop, env=environment, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert "7 passed, 1 skipped" in ended.stdout
+
+
+@pytest.mark.long
+def test_a_web_service_passes_its_tests_and_takes_and_ships_an_order(
+    commands: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dsn: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert call(["new", "web-shop", "--with", "fastapi"]) == 0
+    shop = tmp_path / "web-shop"
+    assert not [name for name, text in _texts(shop).items() for word in FORGOTTEN if word in text or word in name]
+    assert not (shop / "with").exists()
+    environment = without_spark(commands.environment(), tmp_path / "hidden")
+    tests = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:asyncio", "tests/test_web.py"]
+    ended = subprocess.run(tests, cwd=shop, env=environment, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "3 passed" in ended.stdout
+    checked = subprocess.run(
+        [sys.executable, "-m", "mypy", "web_shop"],
+        cwd=shop,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert checked.returncode == 0, checked.stdout
+    serving = Running(
+        ("web_shop.web:web", "--port", "0"), shop, {**environment, "HEADRACE_DATABASE": dsn}, module="uvicorn"
+    )
+    try:
+        url = re.search(r"http://\S+:\d+", serving.line("Uvicorn running on"))
+        assert url is not None
+        assert httpx.post(f"{url[0]}/orders", json={"customer": "Ada", "items": ["a hat"]}).json()["id"] == 1
+        while (found := httpx.get(f"{url[0]}/orders/1").json())["tracking"] is None:
+            pass
+        assert found == {"id": 1, "tracking": "T00000001-1"}
+        serving.send(signal.SIGINT)
+        serving.end()
+    finally:
+        serving.close()
 
 
 def without_spark(environment: dict[str, str], directory: Path) -> dict[str, str]:
@@ -123,3 +165,12 @@ def test_names_that_cannot_be(name: str) -> None:
 
 def test_the_checkout_and_an_installed_package_both_have_it() -> None:
     assert (template() / "my_service" / "service.py").is_file()
+
+
+def test_the_page_of_the_web_service_shows_its_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert call(["new", "shop", "--with", "fastapi"]) == 0
+    code = "".join((tmp_path / "shop" / name).read_text() for name in ("shop/web.py", "tests/test_web.py"))
+    page = [block for block in blocks(ROOT / "docs" / "fastapi.md") if block.language == "python"]
+    assert page
+    assert all(block.text.strip() in code for block in page)

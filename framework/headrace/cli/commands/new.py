@@ -8,19 +8,30 @@ import shutil
 import sys
 import tempfile
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
 from headrace.cli.errors import CannotCreate, UsageError
 
+Part = Literal["fastapi"]
+"""A part of the template that is left out unless it is asked for. It has a directory of its own below `with/`."""
+
 _PLACEHOLDER = "my-service"
 _NAME = re.compile(r"[a-z][a-z0-9]*([-_][a-z0-9]+)*")
 _TAKEN = frozenset(sys.stdlib_module_names) | frozenset(keyword.kwlist) | {"headrace", "tests"}
-_NOT_COPIED = shutil.ignore_patterns("__pycache__", ".venv", ".headrace", ".*_cache", "*.egg-info", "dist")
+_NOT_COPIED = shutil.ignore_patterns("__pycache__", ".venv", ".headrace", ".*_cache", "*.egg-info", "dist", "with")
 
 
-def new(name: Annotated[str, Parameter(help="The service's name, such as web-shop.")], /) -> None:
+def new(
+    name: Annotated[str, Parameter(help="The service's name, such as web-shop.")],
+    /,
+    *,
+    with_: Annotated[
+        Part | None,
+        Parameter(name="--with", help="Add a web service: FastAPI, with SQLAlchemy and a test of routes and handlers."),
+    ] = None,
+) -> None:
     """Create a new service from the template, in a directory of its name.
 
     It has handlers, settings, tests and a README.
@@ -29,10 +40,11 @@ def new(name: Annotated[str, Parameter(help="The service's name, such as web-sho
     target = Path.cwd() / name
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise CannotCreate(f"{target} exists and is not an empty directory. Choose another name, or move it.")
-    make(target, name, package)
-    print(
-        f"Created {name}/. Next:\n\n  cd {name}\n  pip install -e '.[test]'\n  pytest\n  headrace run {package}.service:app"
+    make(target, name, package, with_)
+    extras, run = (
+        ("fastapi,test", f"uvicorn {package}.web:web") if with_ else ("test", f"headrace run {package}.service:app")
     )
+    print(f"Created {name}/. Next:\n\n  cd {name}\n  pip install -e '.[{extras}]'\n  pytest\n  {run}")
 
 
 def package_name(name: str) -> str:
@@ -57,13 +69,15 @@ def template() -> Path:
     raise CannotCreate(f"The template is missing from {places[0]} and {places[1]}. Install Headrace again.")
 
 
-def make(target: Path, name: str, package: str) -> None:
+def make(target: Path, name: str, package: str, part: Part | None = None) -> None:
     """Copy the template to `target`, completely or not at all. Raises `CannotCreate`."""
     try:
         draft = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=target.parent))
         try:
             copy = draft / name
             shutil.copytree(template(), copy, ignore=_NOT_COPIED)
+            if part is not None:
+                shutil.copytree(template() / "with" / part, copy, ignore=_NOT_COPIED, dirs_exist_ok=True)
             _rename(copy, name, package)
             copy.rename(target)
         finally:
