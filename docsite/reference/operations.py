@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from docsite.reference.markdown import table
-from headrace.admin.requests.operations import CONSUMER, DATABASE, OPERATIONS, SCHEDULE, SOURCE, TOKEN
+from headrace.admin.requests.operation import CONSUMER, DATABASE, SCHEDULE, SOURCE, TOKEN
+from headrace.admin.requests.operations import OPERATIONS
 
 COMMANDS = {
     "pause": "consumer pause",

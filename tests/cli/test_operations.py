@@ -6,7 +6,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from headrace.admin.requests.operations import DATABASE, OPERATIONS, Command, Count, Operation
+from headrace.admin.requests.operation import DATABASE, Command, Count, Operation
+from headrace.admin.requests.operations import OPERATIONS
 from headrace.cli.commands.operations import commands_of, print_answer
 from headrace.cli.groups import App, consumer, database, schedule, source, token
 from headrace.model.records import DatabaseInfo

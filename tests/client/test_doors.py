@@ -27,7 +27,8 @@ import pytest
 from docsite.reference.operations import STREAM, command_of, scope_of
 from headrace import App, store
 from headrace.admin import Admin
-from headrace.admin.requests.operations import CONSUMER, DATABASE, OPERATIONS, SCHEDULE, SOURCE, TOKEN, Count, Operation
+from headrace.admin.requests.operation import CONSUMER, DATABASE, SCHEDULE, SOURCE, TOKEN, Count, Operation
+from headrace.admin.requests.operations import OPERATIONS
 from headrace.cli.errors import UsageError
 from headrace.cli.main import call
 from headrace.cli.tree import build

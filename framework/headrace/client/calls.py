@@ -12,17 +12,17 @@ from typing import Any, get_args
 
 import msgspec
 
-from headrace.admin.requests.operations import (
+from headrace.admin.requests.operation import (
     CAPTURE_TIME,
     CONDITION_TIME,
     CONSUMER,
     DATABASE,
-    OPERATIONS,
     SOURCE,
     STREAM,
     Count,
     Operation,
 )
+from headrace.admin.requests.operations import OPERATIONS
 from headrace.client import specs
 from headrace.client.answers import (
     Data,

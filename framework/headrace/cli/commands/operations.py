@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 import cyclopts
 from msgspec import Struct, structs
 
-from headrace.admin.requests.operations import CONSUMER, OPERATIONS, Command, Count, Operation
+from headrace.admin.requests.operation import CONSUMER, Command, Count, Operation
+from headrace.admin.requests.operations import OPERATIONS
 from headrace.cli.connection.backend import Backend
 from headrace.cli.connection.connect import administer
 from headrace.cli.connection.consumer_lookup import ConsumerArguments, find_consumer

@@ -14,10 +14,9 @@ from litestar.params import JSONBody, QueryParameter
 from msgspec import Struct, defstruct, structs
 
 from headrace.admin import Admin
-from headrace.admin.requests.operations import (
+from headrace.admin.requests.operation import (
     CONSUMER,
     DATABASE,
-    OPERATIONS,
     SCHEDULE,
     SOURCE,
     STREAM,
@@ -25,6 +24,7 @@ from headrace.admin.requests.operations import (
     Count,
     Operation,
 )
+from headrace.admin.requests.operations import OPERATIONS
 from headrace.model.capture import Backfill, BackfillInfo
 from headrace.model.records import ConsumerInfo
 from headrace.model.sources import SourceInfo
