@@ -7,6 +7,8 @@ from typing import Any
 
 from msgspec import Struct
 
+from headrace.model.tokens import Need
+
 # The paths of objects. The names in them are those of the first arguments of a method.
 CONSUMER = "/v1/streams/{stream}/consumers/{name}"
 DATABASE = "/v1/databases/{name}"
@@ -87,6 +89,16 @@ class Operation(Struct, frozen=True):
     def names(self) -> list[str]:
         """The names in the path, which are the first arguments of the method."""
         return [name for _, name, _, _ in Formatter().parse(self.path) if name]
+
+    @property
+    def needs_all_streams(self) -> bool:
+        """Whether a caller needs the scope for all streams, and not for the one in the path."""
+        return not self.path.startswith((STREAM, SCHEDULE))
+
+    @property
+    def need(self) -> Need:
+        """The scope that a caller needs."""
+        return "admin" if self.changes or self.needs_all_streams else "consume"
 
 
 def read(path: str, summary: str, answer: Any, command: Command | None = None) -> Operation:

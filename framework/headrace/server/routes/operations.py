@@ -78,7 +78,7 @@ async def _schedule(context: RouteContext, request: AnyRequest, need: Need, sche
 
 
 async def _of_all_streams(context: RouteContext, request: AnyRequest, need: Need, **ref: str) -> tuple[str, ...]:
-    await context.check_all_streams("admin")
+    await context.check_all_streams(need)
     return tuple(map(unmarked, ref.values()))
 
 
@@ -122,12 +122,11 @@ def _route(name: str, operation: Operation) -> HTTPRouteHandler:
     """Make the route of an operation."""
     beginning = max((path for path in SUBJECTS if operation.path.startswith(path)), key=len)
     subject = SUBJECTS[beginning]
-    need: Need = "admin" if operation.changes else "consume"
     in_query = structs.fields(operation.body) if operation.body is not None and operation.method == "GET" else ()
 
     async def handle(request: Any, context: RouteContext, data: Any = None, **given: Any) -> Any:
         query = {field.name: given.pop(field.name) for field in in_query}
-        found = await subject.find(context, request, need, **given)
+        found = await subject.find(context, request, operation.need, **given)
         body = operation.body() if data is None and operation.body is not None and not in_query else data
         arguments = query if body is None else structs.asdict(body)
         result = await getattr(context.admin, name)(*found, **arguments)
