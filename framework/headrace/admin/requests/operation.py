@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from string import Formatter
-from typing import Any
+from typing import Any, TypeVar, get_args
 
 from msgspec import Struct
 
 from headrace.model.tokens import Need
+
+T = TypeVar("T")
 
 # The paths of objects. The names in them are those of the first arguments of a method.
 CONSUMER = "/v1/streams/{stream}/consumers/{name}"
@@ -89,6 +92,17 @@ class Operation(Struct, frozen=True):
     def names(self) -> list[str]:
         """The names in the path, which are the first arguments of the method."""
         return [name for _, name, _, _ in Formatter().parse(self.path) if name]
+
+    def by_answer(
+        self, nothing: T, count: Callable[[Count], T], several: Callable[[Any], T], one: Callable[[Any], T]
+    ) -> T:
+        """Return the case of the answer. `several` and `one` get the type of the objects."""
+        if self.answer is None:
+            return nothing
+        if isinstance(self.answer, Count):
+            return count(self.answer)
+        types = get_args(self.answer)
+        return several(types[0]) if types else one(self.answer)
 
     @property
     def needs_all_streams(self) -> bool:
