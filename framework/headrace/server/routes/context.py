@@ -11,7 +11,7 @@ from litestar.di import NamedDependency
 from litestar.types import Scope
 
 from headrace.admin import Admin
-from headrace.admin.consumers import ConsumerPages
+from headrace.admin.consumers import consumers_page
 from headrace.model.errors import UnknownSchedule, UnknownSource, UnknownStream, public_text
 from headrace.model.pages import Page, PageRequest
 from headrace.model.records import ConsumerInfo, StreamInfo
@@ -28,7 +28,6 @@ from headrace.server.live.refreshing import LiveState
 from headrace.server.lookups import Lookups
 from headrace.server.merging import merged_page, read_all
 from headrace.server.options import Options
-from headrace.server.routes.raw_messages import RawMessages
 from headrace.server.slashes import unmarked
 
 READING_LIMIT = 5.0
@@ -103,14 +102,9 @@ class RouteContext:
         return engine.admin(self._caller.actor)
 
     @property
-    def raw_messages(self) -> RawMessages:
-        """Reads messages without decoding their JSON."""
-        return RawMessages(self.engine.app.database, judging=READING_LIMIT)
-
-    @property
     def reading(self) -> Admin:
-        """The administration for calls that only read, with the shorter time limit of `raw_messages`."""
-        return Admin(self.engine.app.database, judging=READING_LIMIT)
+        """The administration for calls that only read, with a shorter time limit. Data and headers stay undecoded."""
+        return Admin(self.engine.app.database, judging=READING_LIMIT, raw=True)
 
     def located(self, info: StreamInfo) -> StreamInfo:
         """Return a stream with the name of its database, if that is a further one."""
@@ -183,7 +177,7 @@ class RouteContext:
         """
 
         async def read(engine: Engine, asked: PageRequest[tuple[str, str]]) -> Page[ConsumerInfo]:
-            return await ConsumerPages.of(self.admin_of(engine)).consumers(stream, asked)
+            return await consumers_page(self.admin_of(engine), stream, asked)
 
         if stream is None:
             found, away = await merged_page(

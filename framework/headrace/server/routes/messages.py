@@ -11,7 +11,7 @@ from litestar.params import JSONBody, QueryParameter
 from msgspec.structs import asdict, replace
 
 from headrace import store
-from headrace.admin.messages import publish_by_hand
+from headrace.admin.messages import messages_page, publish_by_hand
 from headrace.admin.validation import MAX_ANSWER_BYTES, of_key, selection_of
 from headrace.model.messages.payloads import encode_headers
 from headrace.model.records import Erasure
@@ -74,8 +74,8 @@ async def list_messages(context: Context, stream: StreamRef, asked: MessagePage)
         chosen = replace(chosen, start_seq=max(asked.start_seq or 1, above + 1))
     if below is not None:
         chosen = replace(chosen, end_seq=below - 1)
-    found = await context.raw_messages.messages(
-        cached.name, chosen, limit=asked.limit, newest=newest == (before is None)
+    found = await messages_page(
+        context.reading, cached.name, chosen, limit=asked.limit, newest=newest == (before is None)
     )
     if newest:
         found.reverse()
@@ -86,7 +86,7 @@ async def list_messages(context: Context, stream: StreamRef, asked: MessagePage)
 async def read_message(context: Context, stream: StreamRef, key: KeyRef) -> Message:
     """Returns the latest message of a key. 404 if the key has none."""
     cached = await context.stream(stream, "consume")
-    found = await context.raw_messages.message(cached.name, unmarked(key))
+    found = await context.reading.message(cached.name, unmarked(key))
     if found is None:
         raise _unknown_key(cached.name, unmarked(key))
     return Message.of(found, cached.id)

@@ -10,6 +10,7 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import JSONBody, QueryParameter
 from msgspec import structs
 
+from headrace.admin.consumers import peek_page
 from headrace.model.ack_ids import AckIds
 from headrace.model.records import PeekedMessage
 from headrace.server.access import methods
@@ -67,8 +68,10 @@ async def peek(context: Context, stream: StreamRef, consumer: ConsumerRef, asked
     descending = asked.sort == "seq_desc" and not of_each
     downwards = descending != back
     place = asked.before if back else asked.after
-    read = await context.raw_messages.peek(
-        cached,
+    read = await peek_page(
+        context.reading,
+        cached.stream.name,
+        cached.number,
         limit=limit,
         above=0 if downwards or place is None else place,
         below=None if not downwards else _END if place is None else place,

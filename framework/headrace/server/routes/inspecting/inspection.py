@@ -52,7 +52,7 @@ async def search_messages(context: Context, stream: StreamRef, asked: Search) ->
     cached = await context.stream(stream, "consume")
     criteria = asdict(asked)
     criteria["filter"] = of_key(asked.filter, criteria.pop("key"))
-    return SearchAnswer.of(await context.raw_messages.search(cached.name, **criteria), cached.id)
+    return SearchAnswer.of(await context.reading.search(cached.name, **criteria), cached.id)
 
 
 @methods.read("/streams/{stream:str}/journeys/{seq:int}", summary="Read a message's journey", tags=["Messages"])
@@ -62,7 +62,7 @@ async def read_journey(
     """Returns a message by its seq, and what became of it in each consumer, at most 1,000 of them. Nothing is kept about a message that a consumer is done
     with, so `reason` says what is known, and from where. 404 if nothing is left of the message, or there never was one."""
     cached = await context.stream(stream, "consume")
-    found = await context.raw_messages.journey(cached.name, seq, limit=limit, after=after)
+    found = await context.reading.journey(cached.name, seq, limit=limit, after=after)
     if found is None:
         raise Problem(
             404,
