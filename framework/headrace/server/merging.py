@@ -99,6 +99,7 @@ async def merged_page(
     name: Callable[[T], str],
     place: Callable[[T], Place],
     order: Callable[[T], Any] | None = None,
+    everywhere: bool = True,
 ) -> tuple[Page[T], list[str]]:
     """Read a page of the list of all databases, as far as requests reach its items.
 
@@ -108,10 +109,14 @@ async def merged_page(
         kind, name: as for `reachable`.
         place: returns the place of an item, which no other item has.
         order: the key by which the list is sorted. By default the place.
+        everywhere: False for a list of something that is in the engine's own database.
 
     Returns:
         The page, and the names of the further databases that did not answer.
     """
+
+    if not everywhere:
+        return await read(engine, asked), []
 
     async def read_one(one: Engine) -> Page[T]:
         part = asked

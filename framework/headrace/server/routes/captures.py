@@ -51,18 +51,16 @@ async def _backfills(context: RouteContext, source: str | None, asked: NamePage)
     async def read(engine: Engine, asked: PageRequest[str]) -> Page[BackfillInfo]:
         return await store.backfills(engine.app.database, source, **asdict(asked), max_bytes=MAX_ANSWER_BYTES)
 
-    if source is None:
-        found, away = await merged_page(
-            context.engine,
-            read,
-            asked,
-            kind="source",
-            name=lambda backfill: backfill.source,
-            place=lambda backfill: backfill.place,
-            order=_newest_first,
-        )
-    else:
-        found, away = await read(context.engine, asked), []
+    found, away = await merged_page(
+        context.engine,
+        read,
+        asked,
+        kind="source",
+        name=lambda backfill: backfill.source,
+        place=lambda backfill: backfill.place,
+        order=_newest_first,
+        everywhere=source is None,
+    )
     return page(found, lambda backfill: backfill.place, asked, show=Backfill.of, unavailable=away)
 
 

@@ -179,17 +179,15 @@ class RouteContext:
         async def read(engine: Engine, asked: PageRequest[tuple[str, str]]) -> Page[ConsumerInfo]:
             return await consumers_page(self.admin_of(engine), stream, asked)
 
-        if stream is None:
-            found, away = await merged_page(
-                self.engine,
-                read,
-                asked,
-                kind="stream",
-                name=lambda info: info.stream,
-                place=lambda info: (info.stream, info.name),
-            )
-        else:
-            found, away = await read(self.engine, asked), []
+        found, away = await merged_page(
+            self.engine,
+            read,
+            asked,
+            kind="stream",
+            name=lambda info: info.stream,
+            place=lambda info: (info.stream, info.name),
+            everywhere=stream is None,
+        )
         for index, info in enumerate(found):
             found[index] = await self.visible(info)
         return found, away
