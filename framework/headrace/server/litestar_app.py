@@ -15,19 +15,19 @@ from headrace.server.openapi.description import config, pages
 from headrace.server.routes import (
     consumers,
     data_plane,
+    databases,
     dead_letters,
     http_consumers,
     messages,
     operations,
     positions,
     schedules,
+    sessions,
     sources,
     streams,
     tokens,
 )
-from headrace.server.routes.callers import sessions
 from headrace.server.routes.context import RouteContext
-from headrace.server.routes.databases import management as databases
 from headrace.server.routes.inspecting import inspection, jobs
 from headrace.server.routes.parameters import refuse_unknown_parameters
 from headrace.server.routes.watching import audit, live, samples

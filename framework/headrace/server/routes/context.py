@@ -1,4 +1,4 @@
-"""What the routes of the management plane share: access checks and look-ups."""
+"""What the routes of the management plane share: access checks, look-ups, and calls of the endpoints beside Litestar."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 from litestar import Request
+from litestar import Response as LitestarResponse
 from litestar.di import NamedDependency
 from litestar.types import Scope
 
@@ -24,6 +25,8 @@ from headrace.server.data_plane.registry import CachedConsumer, CachedStream
 from headrace.server.dialects.dispatch import DataPlane
 from headrace.server.dialects.webhooks import Webhooks
 from headrace.server.engine import Engine
+from headrace.server.http import Endpoint, Response
+from headrace.server.http import Request as OwnRequest
 from headrace.server.live.refreshing import LiveState
 from headrace.server.lookups import Lookups
 from headrace.server.merging import merged_page, read_all
@@ -256,3 +259,19 @@ Context: TypeAlias = NamedDependency[RouteContext]
 def located(engine: Engine, info: StreamInfo) -> StreamInfo:
     """Return a stream with the name of its database, if that is a further one."""
     return info if engine.names is None else msgspec.structs.replace(info, database=engine.names.database)
+
+
+async def call(request: AnyRequest, endpoint: Endpoint, *names: str) -> LitestarResponse[Any]:
+    """Call an endpoint that the server dispatches before Litestar does. `names` are those in the path."""
+    pieces, caller = (await request.body(),), request.scope["state"][CALLER]
+    own_request = OwnRequest(request.scope, request.receive, tuple(map(unmarked, names)), pieces, caller)  # type: ignore[arg-type]
+    response = await endpoint(own_request)
+    if response is None:  # the client has disconnected
+        return LitestarResponse(b"", status_code=204)
+    return litestar_response(response)
+
+
+def litestar_response(response: Response) -> LitestarResponse[bytes]:
+    """Convert a response."""
+    headers = {name.decode(): value.decode("latin-1") for name, value in response.headers}
+    return LitestarResponse(response.body, status_code=response.status, headers=headers, media_type="application/json")

@@ -17,9 +17,8 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from headrace.model.messages.publish_options import PublishOptions
 from headrace.server.access import methods
 from headrace.server.data_plane.bounds import MAX_RECEIVED
-from headrace.server.routes.context import AnyRequest, Context
+from headrace.server.routes.context import AnyRequest, Context, call
 from headrace.server.routes.parameters import AnyConsumerRef, ConsumerRef, StreamRef
-from headrace.server.routes.responses import call
 from headrace.server.wire.common import Listed, Success
 from headrace.server.wire.dialect_answers import Change, NextAnswer
 from headrace.server.wire.messages import (

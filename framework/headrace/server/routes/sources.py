@@ -26,10 +26,9 @@ from headrace.server.claims import claimed
 from headrace.server.engine import Engine
 from headrace.server.merging import merged_page
 from headrace.server.routes import captures
-from headrace.server.routes.context import AnyRequest, Context, RouteContext
+from headrace.server.routes.context import AnyRequest, Context, RouteContext, call
 from headrace.server.routes.paging import PAGE_SIZE, NamePage, page
 from headrace.server.routes.parameters import Limit, SourceRef, with_query
-from headrace.server.routes.responses import call
 from headrace.server.wire.captures import DeletedSource
 from headrace.server.wire.common import Listed, Success
 from headrace.server.wire.sources import NewSource, Source, SourceSettings, source_of
