@@ -95,27 +95,25 @@ async def merged_page(
     read: Callable[[Engine, PageRequest[Place]], Awaitable[Page[T]]],
     asked: PageRequest[Place],
     *,
-    kind: store.PlaceKind,
+    kind: store.PlaceKind | None,
     name: Callable[[T], str],
     place: Callable[[T], Place],
     order: Callable[[T], Any] | None = None,
-    everywhere: bool = True,
 ) -> tuple[Page[T], list[str]]:
     """Read a page of the list of all databases, as far as requests reach its items.
 
     Args:
         engine: as for `read_all`.
         read: reads a page of one database.
-        kind, name: as for `reachable`.
+        kind, name: as for `reachable`. The kind is None for a list of something that is in the engine's own database.
         place: returns the place of an item, which no other item has.
         order: the key by which the list is sorted. By default the place.
-        everywhere: False for a list of something that is in the engine's own database.
 
     Returns:
         The page, and the names of the further databases that did not answer.
     """
 
-    if not everywhere:
+    if kind is None:
         return await read(engine, asked), []
 
     async def read_one(one: Engine) -> Page[T]:

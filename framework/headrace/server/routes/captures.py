@@ -55,11 +55,10 @@ async def _backfills(context: RouteContext, source: str | None, asked: NamePage)
         context.engine,
         read,
         asked,
-        kind="source",
+        kind="source" if source is None else None,
         name=lambda backfill: backfill.source,
         place=lambda backfill: backfill.place,
         order=_newest_first,
-        everywhere=source is None,
     )
     return page(found, lambda backfill: backfill.place, asked, show=Backfill.of, unavailable=away)
 

@@ -186,10 +186,9 @@ class RouteContext:
             self.engine,
             read,
             asked,
-            kind="stream",
+            kind="stream" if stream is None else None,
             name=lambda info: info.stream,
             place=lambda info: (info.stream, info.name),
-            everywhere=stream is None,
         )
         for index, info in enumerate(found):
             found[index] = await self.visible(info)
