@@ -17,7 +17,7 @@ from headrace.server.access import methods
 from headrace.server.engine import Engine
 from headrace.server.merging import read_all
 from headrace.server.routes.context import Context
-from headrace.server.routes.watching.live import consumer_row, stream_row
+from headrace.server.routes.watching.live_lookups import consumer_row, stream_row
 
 Kind = Annotated[
     SampleKind, QueryParameter(description="What they are of: everything together, a stream, or a consumer.")
