@@ -10,6 +10,7 @@ runs on an `Executor`: a `Database`, or the caller's connection inside a transac
 
 from headrace.store.capture.backfills import *
 from headrace.store.capture.captures import *
+from headrace.store.capture.failures import *
 from headrace.store.capture.verifications import *
 from headrace.store.catalog.configurations import *
 from headrace.store.catalog.databases import *
