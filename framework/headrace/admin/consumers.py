@@ -10,7 +10,7 @@ from msgspec.structs import asdict
 
 from headrace import store
 from headrace.admin.base import Base
-from headrace.admin.inspection import place_of
+from headrace.admin.inspection import seek_target
 from headrace.admin.validation import (
     MAX_ANSWER_BYTES,
     changed,
@@ -242,12 +242,12 @@ class Consumers(Base):
         Raises:
             InvalidInput: a seq after the last one, or a time in the future.
         """
-        place = place_of(to)
-        if isinstance(place, datetime):
-            return await self._seek(stream, name, place, lambda c, consumer: store.seek_to(c, consumer, time=place))
-        if place is None or place == 0:
-            return await self._seek(stream, name, to, lambda c, consumer: store.seek(c, consumer, place))
-        return await self._seek(stream, name, place, lambda c, consumer: store.seek_to(c, consumer, seq=place))
+        target = seek_target(to)
+        if isinstance(target, datetime):
+            return await self._seek(stream, name, target, lambda c, consumer: store.seek_to(c, consumer, time=target))
+        if target is None or target == 0:
+            return await self._seek(stream, name, to, lambda c, consumer: store.seek(c, consumer, target))
+        return await self._seek(stream, name, target, lambda c, consumer: store.seek_to(c, consumer, seq=target))
 
     async def _seek(
         self, stream: str, name: str, to: object, work: Callable[[store.Executor, int], Awaitable[int]]
@@ -346,10 +346,10 @@ class Consumers(Base):
     async def dead_letter(self, stream: str, name: str, seq: int) -> DeadLetter:
         """Return one dead letter. Raises `InvalidInput` if no dead letter has this seq."""
         check_seq("seq", seq)
-        found = await store.dead_letters(self._database, await self._consumer(stream, name), above=seq - 1, limit=1)
-        if not found or found[0].seq != seq:
+        letters = await store.dead_letters(self._database, await self._consumer(stream, name), above=seq - 1, limit=1)
+        if not letters or letters[0].seq != seq:
             raise InvalidInput(f"The consumer {name!r} of the stream {stream!r} has no dead letter {seq}.")
-        return found[0]
+        return letters[0]
 
     async def redrive(
         self, stream: str, name: str, *, dry_run: bool = False, **criteria: Unpack[DeadLetterCriteria]

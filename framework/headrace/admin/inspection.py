@@ -57,10 +57,10 @@ class Inspection(Base):
         Raises:
             InvalidInput: a seq after the last one, or a time in the future.
         """
-        place = place_of(to)
+        target = seek_target(to)
         consumer = await self._consumer(stream, name)
-        seq = place if isinstance(place, int) else None
-        time = place if isinstance(place, datetime) else None
+        seq = target if isinstance(target, int) else None
+        time = target if isinstance(target, datetime) else None
         async with self._bounded(None, stream) as executor:
             return await store.seek_preview(executor, consumer, seq=seq, time=time)
 
@@ -96,8 +96,8 @@ def _breaker(at_work: Sequence[tuple[datetime, ConsumerAtWork]]) -> PushBreaker 
     return PushBreaker(state=one.breaker, until=until)  # type: ignore[arg-type]
 
 
-def place_of(to: int | datetime | str) -> int | datetime | None:
-    """Check the place of a seek. Returns a seq, which is 0 for the start, a time, or None for the end.
+def seek_target(to: int | datetime | str) -> int | datetime | None:
+    """Check the target of a seek. Returns a seq, which is 0 for the start, a time, or None for the end.
 
     Raises:
         InvalidInput: it is none.

@@ -153,11 +153,11 @@ class Remote(Calls):
 
     async def standing(self, stream: str, key: str) -> tuple[int, list[Standing]] | None:
         """Return the state of a key's latest message in each consumer, as `Admin.standing` does."""
-        found = await STANDING.send(self.transport, stream, key)
-        if found:
-            return found[0].seq, [standing.record() for standing in found]
+        standings = await STANDING.send(self.transport, stream, key)
+        if standings:
+            return standings[0].seq, [standing.record() for standing in standings]
         # Either the key has no message, or the stream has no consumers.
-        message = None if found is None else await self.message(stream, key)
+        message = None if standings is None else await self.message(stream, key)
         return None if message is None else (message.seq, [])
 
 

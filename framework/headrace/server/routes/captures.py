@@ -51,7 +51,7 @@ async def _backfills(context: RouteContext, source: str | None, asked: NamePage)
     async def read(engine: Engine, asked: PageRequest[str]) -> Page[BackfillInfo]:
         return await store.backfills(engine.app.database, source, **asdict(asked), max_bytes=MAX_ANSWER_BYTES)
 
-    found, away = await merged_page(
+    backfills, unavailable = await merged_page(
         context.engine,
         read,
         asked,
@@ -60,7 +60,7 @@ async def _backfills(context: RouteContext, source: str | None, asked: NamePage)
         place=lambda backfill: backfill.place,
         order=_newest_first,
     )
-    return page(found, lambda backfill: backfill.place, asked, show=Backfill.of, unavailable=away)
+    return page(backfills, lambda backfill: backfill.place, asked, show=Backfill.of, unavailable=unavailable)
 
 
 @methods.read(
@@ -115,7 +115,7 @@ async def list_failures(
     if info.kind != "postgres":
         await context.admin.failures(info.id)  # raises the error that says so
     after = max(above, asked.after or 0)
-    found = await store.capture_failures(
+    failures = await store.capture_failures(
         context.engine.app.database,
         info.id,
         above=after,
@@ -125,7 +125,7 @@ async def list_failures(
         raw=True,
     )
     of = PageRequest(limit=asked.limit, after=after or None, before=asked.before)
-    return page(found, lambda failure: failure.id, of)
+    return page(failures, lambda failure: failure.id, of)
 
 
 ROUTES: Final[Sequence[HTTPRouteHandler]] = (

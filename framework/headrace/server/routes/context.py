@@ -182,7 +182,7 @@ class RouteContext:
         async def read(engine: Engine, asked: PageRequest[tuple[str, str]]) -> Page[ConsumerInfo]:
             return await consumers_page(self.admin_of(engine), stream, asked)
 
-        found, away = await merged_page(
+        consumers, unavailable = await merged_page(
             self.engine,
             read,
             asked,
@@ -190,9 +190,9 @@ class RouteContext:
             name=lambda info: info.stream,
             place=lambda info: (info.stream, info.name),
         )
-        for index, info in enumerate(found):
-            found[index] = await self.visible(info)
-        return found, away
+        for index, info in enumerate(consumers):
+            consumers[index] = await self.visible(info)
+        return consumers, unavailable
 
     async def visible(self, info: ConsumerInfo) -> ConsumerInfo:
         """Return a consumer as the caller may see it. Credentials of a push consumer require `admin` of its stream."""

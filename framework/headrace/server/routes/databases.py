@@ -64,9 +64,9 @@ async def add_database(context: Context, data: JSONBody[NewDatabase]) -> Databas
             f"The server's operator does not allow the reference {data.url_from:.80}. Add the database on the command line, or"
             " allow it with --database-references."
         )
-    found = await context.admin.add_database(data.name, data.url_from, unchecked=data.unchecked)
+    added = await context.admin.add_database(data.name, data.url_from, unchecked=data.unchecked)
     _changed(context.engine)
-    return found
+    return added
 
 
 @methods.remove("/databases/{database:str}", summary="Remove a database", tags=["Databases"])

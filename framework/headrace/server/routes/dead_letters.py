@@ -62,9 +62,9 @@ async def list_dead_letters(
 ) -> Listed[DeadLetter]:
     cached = await context.consumer(stream, consumer, "consume")
     after = max(above, asked.after or 0)
-    found = await _page_of(context, cached, dead_letters_of(**criteria), asked.limit, after, asked.before)
+    letters = await _page_of(context, cached, dead_letters_of(**criteria), asked.limit, after, asked.before)
     of = PageRequest(limit=asked.limit, after=after or None, before=asked.before)
-    return page(found, lambda letter: letter.seq, of)
+    return page(letters, lambda letter: letter.seq, of)
 
 
 @methods.read(
@@ -107,10 +107,10 @@ async def read_dead_letter(context: Context, stream: StreamRef, consumer: Consum
     """Returns a dead letter. 404 if it does not exist."""
     cached = await context.consumer(stream, consumer, "consume")
     check_seq("seq", seq)
-    found = await _page_of(context, cached, dead_letters_of(), 1, seq - 1)
-    if not found or found[0].seq != seq:
+    letters = await _page_of(context, cached, dead_letters_of(), 1, seq - 1)
+    if not letters or letters[0].seq != seq:
         raise Problem(404, "unknown_dead_letter", f"The consumer {cached.name!r} has no dead letter {seq}.")
-    return found[0]
+    return letters[0]
 
 
 @methods.read(
@@ -125,10 +125,10 @@ async def list_blocked_keys(
 ) -> Listed[BlockedKey]:
     cached = await context.consumer(stream, consumer, "consume")
     database, above = context.engine.app.database, asked.after or 0
-    found = await store.blocked_keys(
+    keys = await store.blocked_keys(
         database, cached.number, limit=asked.limit, above=above, below=asked.before, max_bytes=MAX_ANSWER_BYTES
     )
-    return page(found, lambda blocked: blocked.seq, asked)
+    return page(keys, lambda blocked: blocked.seq, asked)
 
 
 async def _page_of(

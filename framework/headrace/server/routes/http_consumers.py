@@ -13,7 +13,7 @@ from headrace.server.access import methods
 from headrace.server.errors import invalid
 from headrace.server.routes.consumers import create, edit, remove
 from headrace.server.routes.context import Context, RouteContext
-from headrace.server.routes.paging import PAGE_SIZE, NamePage, consumer_place, page, place_of
+from headrace.server.routes.paging import PAGE_SIZE, NamePage, consumer_of, consumer_page_key, page
 from headrace.server.routes.parameters import AnyConsumerRef, Force, with_query
 from headrace.server.wire.common import Deleted, Listed
 from headrace.server.wire.consumer_answers import HttpConsumer
@@ -48,8 +48,8 @@ async def create_http_consumer(context: Context, data: JSONBody[NewHttpConsumer]
 @with_query
 async def list_http_consumers(context: Context, asked: NamePage) -> Listed[HttpConsumer]:
     await context.check_all_streams("consume")
-    found, away = await context.consumers(None, asked.at(consumer_place))
-    return page(found, place_of, asked, show=HttpConsumer.of, unavailable=away)
+    consumers, away = await context.consumers(None, asked.at(consumer_of))
+    return page(consumers, consumer_page_key, asked, show=HttpConsumer.of, unavailable=away)
 
 
 @methods.read(_PATH, summary="Read a consumer", tags=["Consume API"])

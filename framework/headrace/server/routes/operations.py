@@ -128,10 +128,10 @@ def _route(name: str, operation: Operation) -> HTTPRouteHandler:
 
     async def handle(request: Any, context: RouteContext, data: Any = None, **given: Any) -> Any:
         query = {field.name: given.pop(field.name) for field in in_query}
-        found = await subject.find(context, request, operation.need, **given)
+        names = await subject.find(context, request, operation.need, **given)
         body = operation.body() if data is None and operation.body is not None and not in_query else data
         arguments = query if body is None else structs.asdict(body)
-        result = await getattr(context.admin, name)(*found, **arguments)
+        result = await getattr(context.admin, name)(*names, **arguments)
         if operation.changes:
             subject.changed(context, result)
         return await form.make(context, result)
@@ -162,8 +162,8 @@ def _route(name: str, operation: Operation) -> HTTPRouteHandler:
 def _query_parameter(type_: Any) -> Any:
     """Return the parameter for a field, whose description and limits are those of its `Meta`."""
     base, *metas = get_args(type_) if get_origin(type_) is Annotated else (type_,)
-    found = {name: getattr(meta, name) for meta in metas for name in ("description", "ge", "gt", "le", "lt")}
-    return Annotated[base, QueryParameter(**found)]
+    described = {name: getattr(meta, name) for meta in metas for name in ("description", "ge", "gt", "le", "lt")}
+    return Annotated[base, QueryParameter(**described)]
 
 
 class Form(NamedTuple):

@@ -78,17 +78,17 @@ async def peek(context: Context, stream: StreamRef, consumer: ConsumerRef, asked
         states=asked.states,
     )
     now = datetime.now(UTC)
-    found = [message for message in read if visible is None or visible == _visible(message, now)]
+    messages = [message for message in read if visible is None or visible == _visible(message, now)]
     end = _end(read, downwards) if read.more else None
     if not of_each:
-        found, end = _page(found, _known_up_to(read, limit, downwards, end), limit, downwards)
+        messages, end = _page(messages, _known_up_to(read, limit, downwards, end), limit, downwards)
         if back:
-            found.reverse()
-    first, last = (found[0].seq, found[-1].seq) if found else (None, None)
-    if of_each and found:
-        first, last = min(message.seq for message in found), max(message.seq for message in found)
+            messages.reverse()
+    first, last = (messages[0].seq, messages[-1].seq) if messages else (None, None)
+    if of_each and messages:
+        first, last = min(message.seq for message in messages), max(message.seq for message in messages)
     return Listed(
-        [peeked(message, cached.stream.id, _ack_id(cached, message, sealing)) for message in found],
+        [peeked(message, cached.stream.id, _ack_id(cached, message, sealing)) for message in messages],
         last if back else end,
         end if back else first if asked.after is not None else None,
     )
@@ -101,10 +101,10 @@ async def seek(context: Context, stream: StreamRef, consumer: ConsumerRef, data:
     and `skipped` ones are passed over."""
     if data.dry_run:
         cached = await context.consumer(stream, consumer, "consume")
-        preview = await context.reading.seek_preview(cached.stream.name, cached.name, data.place())
+        preview = await context.reading.seek_preview(cached.stream.name, cached.name, data.target())
         return PositionAnswer(Position(**structs.asdict(preview)))
     cached = await context.consumer(stream, consumer, "admin")
-    position = await context.admin.seek(cached.stream.name, cached.name, data.place())
+    position = await context.admin.seek(cached.stream.name, cached.name, data.target())
     return PositionAnswer(Position(position=position))
 
 
@@ -113,8 +113,8 @@ async def read_push_status(context: Context, stream: StreamRef, consumer: Consum
     """Returns the circuit breaker, the last answers of the endpoint, and how many messages the servers that run now have sent. 422
     for a consumer that is no push consumer."""
     cached = await context.consumer(stream, consumer, "consume")
-    found = await context.admin.push_status(cached.stream.name, cached.name)
-    return PushStatusAnswer(structs.replace(found, url=await context.visible_url(cached.stream.name, found.url)))
+    status = await context.admin.push_status(cached.stream.name, cached.name)
+    return PushStatusAnswer(structs.replace(status, url=await context.visible_url(cached.stream.name, status.url)))
 
 
 def _visible(message: PeekedMessage, now: datetime) -> bool:

@@ -76,8 +76,8 @@ async def sign_out(request: AnyRequest) -> Response[None]:
 
 
 def _identification(request: AnyRequest) -> Identification:
-    found: Identification = request.scope["state"][IDENTIFICATION]
-    return found
+    identification: Identification = request.scope["state"][IDENTIFICATION]
+    return identification
 
 
 ROUTES: Final[Sequence[HTTPRouteHandler]] = (read_me, sign_in, sign_out)

@@ -69,11 +69,11 @@ def _name(info: SourceInfo) -> str:
 async def list_sources(context: Context, asked: NamePage) -> Listed[Source]:
     await context.check_all_streams("admin")
 
-    async def read(one: Engine, asked: PageRequest[str]) -> Page[SourceInfo]:
-        return await store.sources(one.app.database, **asdict(asked), max_bytes=MAX_ANSWER_BYTES)
+    async def read(engine: Engine, asked: PageRequest[str]) -> Page[SourceInfo]:
+        return await store.sources(engine.app.database, **asdict(asked), max_bytes=MAX_ANSWER_BYTES)
 
-    found, away = await merged_page(context.engine, read, asked, kind="source", name=_name, place=_name)
-    return page(found, _name, asked, show=source_of, unavailable=away)
+    sources, unavailable = await merged_page(context.engine, read, asked, kind="source", name=_name, place=_name)
+    return page(sources, _name, asked, show=source_of, unavailable=unavailable)
 
 
 @methods.read("/sources/{source:str}", summary="Read a source", tags=["Sources"])

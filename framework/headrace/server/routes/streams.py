@@ -48,12 +48,12 @@ async def list_streams(context: Context, asked: NamePage) -> Listed[Stream]:
     """Returns streams by name."""
     await context.check_all_streams("consume")
 
-    async def read(one: Engine, asked: PageRequest[str]) -> Page[StreamInfo]:
-        found = await store.streams(one.app.database, **asdict(asked))
-        return Page((located(one, info) for info in found), more=found.more)
+    async def read(engine: Engine, asked: PageRequest[str]) -> Page[StreamInfo]:
+        streams = await store.streams(engine.app.database, **asdict(asked))
+        return Page((located(engine, info) for info in streams), more=streams.more)
 
-    found, away = await merged_page(context.engine, read, asked, kind="stream", name=_name, place=_name)
-    return page(found, _name, asked, show=Stream.of, unavailable=away)
+    streams, unavailable = await merged_page(context.engine, read, asked, kind="stream", name=_name, place=_name)
+    return page(streams, _name, asked, show=Stream.of, unavailable=unavailable)
 
 
 @methods.read("/streams/{stream:str}", summary="Read a stream", tags=["Streams"])

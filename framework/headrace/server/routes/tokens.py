@@ -82,8 +82,8 @@ async def create_token(context: Context, data: JSONBody[TokenRequest]) -> NewTok
 @with_query
 async def list_tokens(context: Context, asked: NamePage) -> Listed[TokenInfo]:
     await context.check_all_streams("admin")
-    found = await store.tokens(context.engine.app.database, **asdict(asked), max_bytes=MAX_ANSWER_BYTES)
-    return page(found, lambda token: token.name, asked)
+    tokens = await store.tokens(context.engine.app.database, **asdict(asked), max_bytes=MAX_ANSWER_BYTES)
+    return page(tokens, lambda token: token.name, asked)
 
 
 def _field(field: str, check: Callable[[Value], T], value: Value) -> T:

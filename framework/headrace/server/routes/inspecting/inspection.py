@@ -62,15 +62,15 @@ async def read_journey(
     """Returns a message by its seq, and what became of it in each consumer, at most 1,000 of them. Nothing is kept about a message that a consumer is done
     with, so `reason` says what is known, and from where. 404 if nothing is left of the message, or there never was one."""
     cached = await context.stream(stream, "consume")
-    found = await context.reading.journey(cached.name, seq, limit=limit, after=after)
-    if found is None:
+    journey = await context.reading.journey(cached.name, seq, limit=limit, after=after)
+    if journey is None:
         raise Problem(
             404,
             "unknown_message",
             f"The stream {cached.name!r} has no message {seq}. Retention or a newer message of its key has removed it, its"
             " transaction was rolled back or has not committed, or it was not published yet.",
         )
-    return JourneyAnswer(MessageJourney.of(found, cached.id, context.options.trace_url))
+    return JourneyAnswer(MessageJourney.of(journey, cached.id, context.options.trace_url))
 
 
 ROUTES: Final[Sequence[HTTPRouteHandler]] = (search_messages, read_journey)

@@ -133,13 +133,13 @@ async def live_streams(
     snapshot = await context.live.snapshot()
 
     def make() -> StreamRows:
-        found = [
-            one
-            for one in snapshot.streams.values()
-            if (visible is None or one.name in visible) and (not q or q.lower() in one.name.lower())
+        chosen = [
+            row
+            for row in snapshot.streams.values()
+            if (visible is None or row.name in visible) and (not q or q.lower() in row.name.lower())
         ]
-        page = sorted_page(snapshot, found, STREAM_KEYS[sort], **asdict(rows))
-        return StreamRows(data=page, total=len(found), at=snapshot.at)
+        page = sorted_page(snapshot, chosen, STREAM_KEYS[sort], **asdict(rows))
+        return StreamRows(data=page, total=len(chosen), at=snapshot.at)
 
     return await _answer(request, context, snapshot, visible, make)
 
@@ -184,16 +184,16 @@ async def live_consumers(
     wanted = "" if status == "ok" else status
 
     def make() -> ConsumerRows:
-        found = [
-            one
-            for one in snapshot.consumers.values()
-            if (visible is None or one.stream in visible)
-            and (stream is None or one.stream == stream)
-            and (wanted is None or one.state == wanted)
-            and (not q or q.lower() in f"{one.stream}/{one.name}".lower())
+        chosen = [
+            row
+            for row in snapshot.consumers.values()
+            if (visible is None or row.stream in visible)
+            and (stream is None or row.stream == stream)
+            and (wanted is None or row.state == wanted)
+            and (not q or q.lower() in f"{row.stream}/{row.name}".lower())
         ]
-        page = sorted_page(snapshot, found, CONSUMER_KEYS[sort], **asdict(rows))
-        return ConsumerRows(data=page, total=len(found), at=snapshot.at)
+        page = sorted_page(snapshot, chosen, CONSUMER_KEYS[sort], **asdict(rows))
+        return ConsumerRows(data=page, total=len(chosen), at=snapshot.at)
 
     return await _answer(request, context, snapshot, visible, make)
 
@@ -233,9 +233,9 @@ async def live_consumer(
 async def live_processes(request: AnyRequest, context: Context) -> Response[ProcessRows]:
     await context.check_all_streams("consume")
     snapshot = await context.live.snapshot()
-    found = snapshot.processes
+    processes = snapshot.processes
     return await _answer(
-        request, context, snapshot, None, lambda: ProcessRows(data=found, total=len(found), at=snapshot.at)
+        request, context, snapshot, None, lambda: ProcessRows(data=processes, total=len(processes), at=snapshot.at)
     )
 
 
@@ -248,9 +248,9 @@ async def live_processes(request: AnyRequest, context: Context) -> Response[Proc
 async def live_sources(request: AnyRequest, context: Context) -> Response[SourceRows]:
     visible = await context.scope("admin")
     snapshot = await context.live.snapshot()
-    found = await visible_sources(context, snapshot)
+    sources = await visible_sources(context, snapshot)
     return await _answer(
-        request, context, snapshot, visible, lambda: SourceRows(data=found, total=len(found), at=snapshot.at)
+        request, context, snapshot, visible, lambda: SourceRows(data=sources, total=len(sources), at=snapshot.at)
     )
 
 

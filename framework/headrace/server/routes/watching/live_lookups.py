@@ -110,8 +110,8 @@ def in_words(reason: str, actors: int) -> str:
 
 def sort_keys(row: type[StreamRow] | type[ConsumerRow]) -> dict[str, Callable[[Any], Any]]:
     """Return the keys by which rows are sorted, by their names in the API. Those of figures are described with these."""
-    found = {one.sort: partial(_value, name, one.unit) for name, one in figures(row).items() if one.sort is not None}
-    return {**found, "name": name_of}
+    keys = {one.sort: partial(_value, name, one.unit) for name, one in figures(row).items() if one.sort is not None}
+    return {**keys, "name": name_of}
 
 
 def _value(name: str, unit: Unit, row: StreamRow | ConsumerRow) -> float:
@@ -123,12 +123,12 @@ R = TypeVar("R", StreamRow, ConsumerRow)
 
 
 def sorted_page(
-    snapshot: Snapshot, found: list[R], key: Callable[[R], Any], desc: bool | None, offset: int, limit: int
+    snapshot: Snapshot, rows: list[R], key: Callable[[R], Any], desc: bool | None, offset: int, limit: int
 ) -> list[R]:
     """Sort rows, in place, and return a page of them with their rates."""
-    found.sort(key=name_of)  # rows that are equal keep the order of their names
-    found.sort(key=key, reverse=key is not name_of if desc is None else desc)
-    page = found[offset : offset + limit]
+    rows.sort(key=name_of)  # rows that are equal keep the order of their names
+    rows.sort(key=key, reverse=key is not name_of if desc is None else desc)
+    page = rows[offset : offset + limit]
     for row in page:
         snapshot.with_rates(row)
     return page
