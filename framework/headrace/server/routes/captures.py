@@ -3,12 +3,10 @@ made into messages."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated, Final
+from typing import Annotated
 from uuid import UUID
 
 from litestar import post
-from litestar.handlers import HTTPRouteHandler
 from litestar.params import Body, QueryParameter
 from msgspec.structs import asdict
 
@@ -126,11 +124,3 @@ async def list_failures(
     )
     of = PageRequest(limit=asked.limit, after=after or None, before=asked.before)
     return page(failures, lambda failure: failure.id, of)
-
-
-ROUTES: Final[Sequence[HTTPRouteHandler]] = (
-    check_spec,
-    list_all_backfills,
-    list_backfills,
-    list_failures,
-)

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
-
-from litestar.handlers import HTTPRouteHandler
 from litestar.params import JSONBody
 
 from headrace import store
@@ -117,13 +113,3 @@ async def remove(context: RouteContext, cached: CachedConsumer, force: bool | No
     await context.admin.delete_consumer(cached.stream.name, cached.name, force=force is not False)
     context.engine.clear_caches()
     return Deleted(cached.id)
-
-
-ROUTES: Final[Sequence[HTTPRouteHandler]] = (
-    create_consumer,
-    list_all_consumers,
-    list_consumers,
-    read_consumer,
-    edit_consumer,
-    delete_consumer,
-)

@@ -6,11 +6,9 @@ here with their types, and call the same code.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 from litestar import Response, post
-from litestar.handlers import HTTPRouteHandler
 from litestar.params import JSONBody, QueryParameter
 from msgspec import UNSET, Meta, Struct, UnsetType
 
@@ -196,20 +194,3 @@ async def consume_nack(
 ) -> Response[Success]:
     """Settles records as failed. They are delivered again."""
     return await call(request, context.data_plane.consume.nack, consumer)
-
-
-ROUTES: Final[Sequence[HTTPRouteHandler]] = (
-    publish,
-    receive_by_query,
-    receive,
-    ack,
-    nack,
-    extend,
-    pull_by_query,
-    pull_changes,
-    pull_ack,
-    pull_nack,
-    next_records,
-    consume_ack,
-    consume_nack,
-)

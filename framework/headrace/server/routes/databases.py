@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated, Final
+from typing import Annotated
 
-from litestar.handlers import HTTPRouteHandler
 from litestar.params import JSONBody
 from msgspec import Meta, Struct
 
@@ -83,10 +81,3 @@ def _changed(engine: Engine) -> None:
     if engine.further is not None:
         engine.further.look()
     engine.clear_caches()
-
-
-ROUTES: Final[Sequence[HTTPRouteHandler]] = (
-    list_databases,
-    add_database,
-    remove_database,
-)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
-from litestar.handlers import HTTPRouteHandler
 from litestar.params import QueryParameter
 from litestar.response import Stream
 
@@ -142,12 +140,3 @@ async def _page_of(
     return await dead_letters_page(
         context.reading, consumer.stream.name, consumer.number, selection, limit=limit, above=above, below=below
     )
-
-
-ROUTES: Final[Sequence[HTTPRouteHandler]] = (
-    list_dead_letters,
-    group_dead_letters,
-    export_dead_letters,
-    read_dead_letter,
-    list_blocked_keys,
-)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated, Final
+from typing import Annotated
 
-from litestar.handlers import HTTPRouteHandler
 from litestar.params import JSONBody
 from msgspec import UNSET, Meta, UnsetType
 
@@ -87,12 +85,3 @@ async def _stream(context: RouteContext, data: NewHttpConsumer) -> str:
     else:
         remedy = "Create a stream first, by POST to /v1/streams."
     raise invalid(f"`stream` is missing, and there are {len(names)} streams. {remedy}", "stream", remedy)
-
-
-ROUTES: Final[Sequence[HTTPRouteHandler]] = (
-    create_http_consumer,
-    list_http_consumers,
-    read_http_consumer,
-    edit_http_consumer,
-    delete_http_consumer,
-)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated, Final
+from typing import Annotated
 
 import msgspec
-from litestar.handlers import HTTPRouteHandler
 from litestar.params import JSONBody, QueryParameter
 from msgspec.structs import asdict, replace
 
@@ -169,14 +167,3 @@ def _one_of(filters: list[str] | None, older: list[str] | None) -> list[str] | N
 
 def _unknown_key(stream: str, key: str) -> Problem:
     return Problem(404, "unknown_key", f"The stream {stream!r} has no message with the key {key!r}.")
-
-
-ROUTES: Final[Sequence[HTTPRouteHandler]] = (
-    list_messages,
-    read_message,
-    read_standing,
-    republish,
-    publish,
-    erase,
-    list_erasures,
-)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Annotated, Final, Literal
+from typing import Annotated, Literal
 
-from litestar.handlers import HTTPRouteHandler
 from litestar.params import JSONBody, QueryParameter
 from msgspec import structs
 
@@ -153,10 +152,3 @@ def _page(
     found = sorted(found, key=lambda message: message.seq, reverse=downwards)
     known = [message for message in found if end is None or (message.seq >= end if downwards else message.seq <= end)]
     return known[:limit], known[limit - 1].seq if len(known) > limit else end
-
-
-ROUTES: Final[Sequence[HTTPRouteHandler]] = (
-    peek,
-    seek,
-    read_push_status,
-)

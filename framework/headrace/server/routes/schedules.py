@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import suppress
-from typing import Final
 
-from litestar.handlers import HTTPRouteHandler
 from msgspec.structs import asdict
 
 from headrace import store
@@ -78,6 +75,3 @@ async def list_schedules(context: Context, asked: NamePage) -> Listed[ScheduleIn
     further = context.engine.further
     name = _ref if further is not None and further.exist else lambda info: info.name
     return page(schedules, name, asked, unavailable=unavailable)
-
-
-ROUTES: Final[Sequence[HTTPRouteHandler]] = (list_schedules,)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated, Final
+from typing import Annotated
 
 from litestar import Response, delete, post
-from litestar.handlers import HTTPRouteHandler
 from litestar.params import JSONBody
 from msgspec import Meta, Struct
 
@@ -78,6 +76,3 @@ async def sign_out(request: AnyRequest) -> Response[None]:
 def _identification(request: AnyRequest) -> Identification:
     identification: Identification = request.scope["state"][IDENTIFICATION]
     return identification
-
-
-ROUTES: Final[Sequence[HTTPRouteHandler]] = (read_me, sign_in, sign_out)

@@ -6,11 +6,9 @@ endpoint.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated, Final
+from typing import Annotated
 
 from litestar import Response, post
-from litestar.handlers import HTTPRouteHandler
 from litestar.params import Body, Parameter, QueryParameter
 from msgspec import UNSET
 from msgspec.structs import asdict
@@ -25,7 +23,6 @@ from headrace.server.access import methods
 from headrace.server.claims import claimed
 from headrace.server.engine import Engine
 from headrace.server.merging import merged_page
-from headrace.server.routes import captures
 from headrace.server.routes.context import AnyRequest, Context, RouteContext, call
 from headrace.server.routes.paging import PAGE_SIZE, NamePage, page
 from headrace.server.routes.parameters import Limit, SourceRef, with_query
@@ -141,15 +138,3 @@ async def deliver(
     """Publishes a delivery. The body may be anything. No token is needed. 401 if the source requires a signature
     and the request has none or an invalid one. The answer is sent after the commit."""
     return await call(request, context.webhooks.deliver, source)
-
-
-ROUTES: Final[Sequence[HTTPRouteHandler]] = (
-    create_source,
-    list_sources,
-    read_source,
-    list_deliveries,
-    edit_source,
-    delete_source,
-    *captures.ROUTES,
-    deliver,
-)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated, Final
+from typing import Annotated
 
-from litestar.handlers import HTTPRouteHandler
 from litestar.params import JSONBody, QueryParameter
 from msgspec.structs import asdict
 
@@ -91,12 +89,3 @@ async def delete_stream(
         await context.engine.names.forget("stream", cached.name)
     context.engine.clear_caches()
     return Deleted(cached.id)
-
-
-ROUTES: Final[Sequence[HTTPRouteHandler]] = (
-    create_stream,
-    list_streams,
-    read_stream,
-    edit_stream,
-    delete_stream,
-)

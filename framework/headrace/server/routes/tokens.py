@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Annotated, Final, TypeVar
+from collections.abc import Callable
+from typing import Annotated, TypeVar
 
-from litestar.handlers import HTTPRouteHandler
 from litestar.params import JSONBody
 from msgspec import Meta, Struct
 from msgspec.structs import asdict
@@ -91,9 +90,3 @@ def _field(field: str, check: Callable[[Value], T], value: Value) -> T:
         return check(value)
     except (InvalidInput, ConfigurationError) as error:
         raise invalid(public_text(error), field) from error
-
-
-ROUTES: Final[Sequence[HTTPRouteHandler]] = (
-    create_token,
-    list_tokens,
-)

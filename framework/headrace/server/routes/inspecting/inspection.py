@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import datetime
-from typing import Annotated, Final
+from typing import Annotated
 
-from litestar.handlers import HTTPRouteHandler
 from litestar.params import QueryParameter
 from msgspec.structs import asdict
 
@@ -71,6 +69,3 @@ async def read_journey(
             " transaction was rolled back or has not committed, or it was not published yet.",
         )
     return JourneyAnswer(MessageJourney.of(journey, cached.id, context.options.trace_url))
-
-
-ROUTES: Final[Sequence[HTTPRouteHandler]] = (search_messages, read_journey)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from typing import Annotated, Final
+from collections.abc import Collection
+from typing import Annotated
 
-from litestar.handlers import HTTPRouteHandler
 from litestar.params import JSONBody, PathParameter, QueryParameter
 
 from headrace import store
@@ -92,6 +91,3 @@ async def _find(context: RouteContext, ref: str, need: Need) -> tuple[Job, Engin
         scope = f"{need!r} for the stream of the job {ref:.80}, or for all streams"
         raise await context.forbidden(scope) from error
     return jobs[0]
-
-
-ROUTES: Final[Sequence[HTTPRouteHandler]] = (create_job, list_jobs, read_job, cancel_job)

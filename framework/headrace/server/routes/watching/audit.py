@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
-from litestar.handlers import HTTPRouteHandler
 from litestar.params import QueryParameter
 from msgspec.structs import asdict
 
@@ -69,6 +67,3 @@ async def list_changes(context: Context, asked: AuditPage, **criteria: Any) -> L
 
 def _position(text: str) -> int:
     return min(int(text), _HIGHEST)
-
-
-ROUTES: Final[Sequence[HTTPRouteHandler]] = (list_changes,)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from hashlib import blake2b
 from inspect import isawaitable
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Literal
 
 from litestar import Response
-from litestar.handlers import HTTPRouteHandler
 from litestar.params import QueryParameter
 from msgspec import Struct
 from msgspec.structs import asdict
@@ -281,15 +280,3 @@ async def _answer(
         return Response(None, status_code=304, headers={"etag": etag})
     answer = make()
     return Response(await answer if isawaitable(answer) else answer, headers={"etag": etag})
-
-
-ROUTES: Final[Sequence[HTTPRouteHandler]] = (
-    live,
-    live_snapshot,
-    live_streams,
-    live_stream,
-    live_consumers,
-    live_consumer,
-    live_processes,
-    live_sources,
-)
