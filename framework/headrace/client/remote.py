@@ -146,8 +146,8 @@ class Remote(Calls):
         """Read a consumer's messages without leasing them, as `Admin.peek` does."""
 
         async def read(after: int, states: Sequence[str] | None) -> Page[PeekedMessage]:
-            found = await PEEK.send(self.transport, stream, name, limit=limit, above=after, states=states)
-            return Page(found.data, more=found.next is not None)
+            answer = await PEEK.send(self.transport, stream, name, limit=limit, above=after, states=states)
+            return Page(answer.data, more=answer.next is not None)
 
         return await follow_states(read, PEEK_STATES, after=above, limit=limit)
 

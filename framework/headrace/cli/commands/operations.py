@@ -60,10 +60,10 @@ def _command(method: str, operation: Operation, called: Command) -> Callable[...
     ) -> int:
         given = {} if options is None else options.criteria()
         arguments = {name: value for name, value in given.items() if value is not None}
-        found = administer(backend, call, words, arguments, backend.skips_confirmation(yes))
-        if found is None:
+        outcome = administer(backend, call, words, arguments, backend.skips_confirmation(yes))
+        if outcome is None:
             return NOT_DONE
-        names, result = found
+        names, result = outcome
         print_answer(operation, called, names, result, json)
         return NOT_DONE if isinstance(operation.answer, Count) and not result else 0
 
