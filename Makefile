@@ -18,7 +18,7 @@ DEPLOY := .venv/deploy
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long test-unit test-lowest test-postgres test-python torture bench lint lint-deploy format lock revisions release docs clean
+.PHONY: help demo test test-long test-unit test-lowest test-postgres test-python torture bench lint lint-deploy format lock revisions tables release docs clean
 
 help:  ## Say what there is to make
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -87,6 +87,9 @@ lock: $(READY)  ## Resolve the dependencies anew into requirements.lock, for the
 
 revisions: $(READY)  ## Record what the newest revision of the schema consists of, after its SQL was changed
 	$(BIN)/python -m tests.upgrade.lock
+
+tables: $(READY)  ## Write the tables of settings into the documentation, after a setting was changed
+	$(BIN)/python -m docsite.tables
 
 release: $(READY)  ## Keep the code of this version, for tests of upgrades from it
 	$(BIN)/python -m tests.upgrade.release

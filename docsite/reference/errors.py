@@ -6,8 +6,9 @@ import inspect
 from collections.abc import Iterator
 
 from docsite.reference.markdown import code, plain, table
+from docsite.tables import codes_table
 from headrace.cli.exit_codes import DESCRIPTION as EXIT_CODES
-from headrace.model.errors import ERROR_CODES, HeadraceError, codes_table
+from headrace.model.errors import ERROR_CODES, HeadraceError
 
 
 def page() -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from docsite.reference.markdown import table
-from headrace.admin.requests.operations import CONSUMER, DATABASE, OPERATIONS, SCHEDULE, SOURCE, TOKEN
+from headrace.admin.requests.operations import OPERATIONS
 
 COMMANDS = {
     "pause": "consumer pause",
@@ -21,9 +21,6 @@ COMMANDS = {
 
 STREAM, ALL = "the stream", "all streams"
 
-OF = {CONSUMER: STREAM, SOURCE: ALL, SCHEDULE: STREAM, DATABASE: ALL, TOKEN: ALL}
-"""The streams of which a caller needs the scope, by the beginning of the path."""
-
 
 def command_of(name: str) -> str | None:
     """Return the command of an operation, as after `headrace`. None if it has none."""
@@ -34,8 +31,7 @@ def command_of(name: str) -> str | None:
 def scope_of(name: str) -> tuple[str, str]:
     """Return the scope that the route of an operation needs, and of which streams: `STREAM` or `ALL`."""
     operation = OPERATIONS[name]
-    of = next(of for path, of in OF.items() if operation.path.startswith(path))
-    return "consume" if not operation.changes and of is STREAM else "admin", of
+    return operation.need, ALL if operation.needs_all_streams else STREAM
 
 
 def page() -> str:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from docsite.reference.markdown import from_folder
-from headrace.app import settings
+from docsite.tables import process_settings_table, settings_table
 from headrace.cli.options.server import ServerBehavior, ServerLimits
 from headrace.model.push import Push
-from headrace.model.settings import table
 from headrace.model.specs import ConsumerSpec, StreamSpec
 from headrace.sources.postgres.spec import PostgresSpec
 from headrace.sources.webhook import WebhookSpec
@@ -27,12 +26,12 @@ def page() -> str:
         "A duration is a number of seconds, or a text such as `500ms`, `30s`, `5m`, `1h`.\n",
         "## Processes\n",
         "Which place takes precedence is said in [settings](settings.md).\n",
-        settings.table(),
+        process_settings_table(),
         "## Servers\n",
         "Options of `headrace serve`. See [the server](server.md#limits).\n",
         ServerBehavior.table(),
         ServerLimits.table(),
     ]
     for title, spec, about in _SPECS:
-        parts += [f"## {title}\n", f"{about}\n", table(spec)]
+        parts += [f"## {title}\n", f"{about}\n", settings_table(spec)]
     return from_folder("\n".join(parts))

@@ -423,7 +423,7 @@ def test_two_schedules_of_a_stream_need_names() -> None:
 
 
 def test_the_number_of_schedules_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.app.declarations.MAX_SCHEDULES", 1)
+    monkeypatch.setattr("headrace.app.declaring.base.MAX_SCHEDULES", 1)
     app = App()
     app.every("@daily", "a")
     with pytest.raises(ConfigurationError, match="at most 1 schedules"):

@@ -10,7 +10,7 @@ import pytest
 
 from headrace import App, ConfigurationError
 from headrace.app import settings
-from headrace.app.settings import SETTINGS, Settings, read, table, unknown_variables
+from headrace.app.settings import SETTINGS, Settings, read, unknown_variables
 from tests.support.logs import logged
 
 DOCS = Path(__file__).parents[2] / "docs/settings.md"
@@ -130,7 +130,3 @@ def test_every_setting_has_its_field_and_a_valid_default() -> None:
     for setting in SETTINGS:
         assert setting.default is None or setting.convert(setting.default, setting.name) == setting.default
         assert setting.default is not None or setting.default_text, setting.name
-
-
-def test_the_table_in_the_documentation_is_that_of_the_code() -> None:
-    assert table() in DOCS.read_text(encoding="utf-8"), "write settings.table() into docs/settings.md"

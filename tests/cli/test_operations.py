@@ -6,9 +6,10 @@ from datetime import UTC, datetime
 
 import pytest
 
-from headrace.admin.requests.operations import DATABASE, OPERATIONS, Command, Count, Operation
+from headrace.admin.requests.operation import DATABASE, Command, Count, Operation
+from headrace.admin.requests.operations import OPERATIONS
 from headrace.cli.commands.operations import commands_of, print_answer
-from headrace.cli.groups import App, consumer, database, schedule, source, token
+from headrace.cli.groups import App, consumer, database, schedule, source, stream, token
 from headrace.model.records import DatabaseInfo
 
 pytestmark = pytest.mark.unit
@@ -25,6 +26,7 @@ def test_each_command_of_a_row_is_in_its_group(row: Command) -> None:
         "database": database,
         "schedule": schedule,
         "source": source,
+        "stream": stream,
         "token": token,
     }
     first, *rest, name = row.name.split()

@@ -27,7 +27,9 @@ import pytest
 from docsite.reference.operations import STREAM, command_of, scope_of
 from headrace import App, store
 from headrace.admin import Admin
-from headrace.admin.requests.operations import CONSUMER, DATABASE, OPERATIONS, SCHEDULE, SOURCE, TOKEN, Count, Operation
+from headrace.admin.requests import operation as paths
+from headrace.admin.requests.operation import CONSUMER, DATABASE, SCHEDULE, SOURCE, TOKEN, Count, Operation
+from headrace.admin.requests.operations import OPERATIONS
 from headrace.cli.errors import UsageError
 from headrace.cli.main import call
 from headrace.cli.tree import build
@@ -66,7 +68,7 @@ Run = Callable[[Coroutine[Any, Any, Any]], Any]
 
 
 class Outcome(NamedTuple):
-    """The answer of a door: the count of an operation that counts, or why it was refused."""
+    """The answer of a door: the count of an operation that counts or lists, or why it was refused."""
 
     counted: int | None = None
     refused: str | None = None
@@ -180,8 +182,20 @@ async def _token(world: World, name: str) -> Object:
     return Object((name,), state)
 
 
+async def _stream(world: World, name: str) -> Object:
+    await world.admin.create_stream(name)
+    await world.admin.create_consumer(ConsumerSpec(stream=name, name="ship"))
+    await world.admin.send_many(name, ["k.1", "k.2"], ["1", "2"], [None, None])
+
+    async def state() -> list[Any]:
+        info = await world.admin.stream(name)  # without its size, which is counted from time to time
+        return [info.retention, info.messages, [one.name for one in await world.admin.consumers(name)]]
+
+    return Object((name,), state)
+
+
 SUBJECTS: dict[str, Callable[[World, str], Coroutine[Any, Any, Object]]] = {
-    CONSUMER: _consumer, SOURCE: _source, SCHEDULE: _schedule, DATABASE: _database, TOKEN: _token,
+    paths.STREAM: _stream, CONSUMER: _consumer, SOURCE: _source, SCHEDULE: _schedule, DATABASE: _database, TOKEN: _token,
 }  # fmt: skip
 
 
@@ -252,7 +266,7 @@ def _method(side: Admin | Remote, world: World, name: str, of: Object, body: dic
         result = world.run(getattr(side, name)(*of.refs, **body))
     except HeadraceError as error:
         return Outcome(refused=str(error), exit_code=error.exit_code)
-    return Outcome(counted=result if isinstance(OPERATIONS[name].answer, Count) else None)
+    return Outcome(counted=len(result) if isinstance(result, list) else result if isinstance(result, int) else None)
 
 
 def _python(world: World, name: str, of: Object, body: dict[str, Any]) -> Outcome:
@@ -269,19 +283,25 @@ def _http(world: World, name: str, of: Object, body: dict[str, Any]) -> Outcome:
         kind = ERROR_CODES[answer.json()["code"]].kind or InvalidInput
         return Outcome(refused=answer.json()["summary"], exit_code=kind.exit_code)
     assert answer.status_code == operation.status
-    return Outcome(
-        counted=answer.json()["data"][operation.answer.field] if isinstance(operation.answer, Count) else None
-    )
+    return _counted(operation, answer.json().get("data"))
+
+
+def _counted(operation: Operation, data: Any) -> Outcome:
+    if isinstance(operation.answer, Count):
+        return Outcome(counted=data[operation.answer.field])
+    return Outcome(counted=len(data) if isinstance(data, list) else None)
 
 
 def _ask(world: World, name: str, of: Object, body: dict[str, Any], token: str) -> httpx.Response:
     path = OPERATIONS[name].path
     names = [part for _, part, _, _ in Formatter().parse(path) if part]
     sent = {field: iso(value) if isinstance(value, datetime) else value for field, value in body.items()}
+    method = OPERATIONS[name].method
     return world.client.request(
-        OPERATIONS[name].method,
+        method,
         path_of(path, dict(zip(names, of.refs, strict=True))),
-        json=sent or None,
+        json=None if method == "GET" else sent or None,
+        params=sent if method == "GET" else None,
         headers={"authorization": f"Bearer {token}"},
     )
 
@@ -307,10 +327,7 @@ def _command(world: World, name: str, of: Object, body: dict[str, Any]) -> Outco
         code = call([*words, "--json"])
     if code > 1:
         return Outcome(refused=err.getvalue().removeprefix("headrace: ").rstrip("\n"), exit_code=code)
-    if not isinstance(OPERATIONS[name].answer, Count):
-        return Outcome()
-    counted = json.loads(out.getvalue())
-    return Outcome(counted=counted[OPERATIONS[name].answer.field])
+    return _counted(OPERATIONS[name], json.loads(out.getvalue()))
 
 
 @cache
@@ -417,10 +434,12 @@ def test_a_field_that_is_not_in_the_body_is_refused(world: World, name: str) -> 
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_the_route_of_an_operation_needs_the_scope_of_the_table(world: World, name: str) -> None:
     scope, streams = scope_of(name)
-    for given in (f"{scope}:orders", f"{scope}:others", "consume:orders", "publish", scope):
-        right, _, stream = given.partition(":")
+    for right, of_stream in ((scope, "own"), (scope, "others"), ("consume", "own"), ("publish", ""), (scope, "")):
         of = world.make(OPERATIONS[name])
+        own = of.refs[0] if OPERATIONS[name].path.startswith(paths.STREAM) else "orders"
+        stream = own if of_stream == "own" else of_stream
+        given = f"{right}:{stream}" if stream else right
         token = world.run(world.admin.create_token(f"t-{of.refs[-1]}", [given])).token
         status = _ask(world, name, of, {}, token).status_code
-        allowed = right == scope and (not stream or (stream == "orders" and streams is STREAM))
+        allowed = right == scope and (not stream or (stream == own and streams is STREAM))
         assert (status != 403) is allowed, (given, status)

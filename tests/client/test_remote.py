@@ -16,7 +16,7 @@ import pytest_asyncio
 
 from headrace import store
 from headrace.admin import Admin
-from headrace.admin.requests.operations import Operation
+from headrace.admin.requests.operation import Operation
 from headrace.client import Remote, Server, calls
 from headrace.client.call import Call
 from headrace.client.errors import Busy, StaleAckIds

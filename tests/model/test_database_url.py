@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from headrace.model import database_url
-from headrace.model.database_url import PARAMETERS, UrlError, read, sqlalchemy_url, table, write
+from headrace.model.database_url import PARAMETERS, UrlError, read, sqlalchemy_url, write
 from tests.support.provider_urls import PROVIDERS, REFUSED
 
 psycopg = pytest.importorskip("psycopg")
@@ -163,10 +163,6 @@ def test_every_parameter_of_libpq_is_known() -> None:
         assert name in known
         if known[name].variable is not None:
             assert known[name].variable == (option.envvar or b"").decode()
-
-
-def test_the_documentation_has_the_table() -> None:
-    assert table() in PAGE.read_text(encoding="utf-8"), "write database_url.table() into docs/database-url.md"
 
 
 @pytest.mark.parametrize("driver", ["psycopg", "psycopg2", "asyncpg"])

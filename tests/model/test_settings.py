@@ -7,8 +7,9 @@ from typing import Annotated, Any, Literal
 import msgspec
 import pytest
 
+from docsite.tables import settings_table
 from headrace.model.errors import ConfigurationError
-from headrace.model.settings import Setting, check, settings_of, table
+from headrace.model.settings import Setting, check, settings_of
 
 
 class Spec(msgspec.Struct, kw_only=True):
@@ -48,7 +49,7 @@ def test_limits_and_the_words_for_none_and_no_limit_are_valid() -> None:
 
 
 def test_the_table_has_the_current_names_the_defaults_and_the_limits() -> None:
-    assert table(Spec).splitlines()[:4] == [
+    assert settings_table(Spec).splitlines()[:4] == [
         "| setting | default | also as | description |",
         "| --- | --- | --- | --- |",
         "| `wait_ms` | 90 seconds | `wait` | The wait. From 0.1 seconds to 5 minutes. |",

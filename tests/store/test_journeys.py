@@ -10,7 +10,8 @@ import msgspec
 import pytest
 
 from headrace import store
-from headrace.admin.journeys import Journeys
+from headrace.admin.base import Base
+from headrace.admin.journeys import read_journey
 from headrace.model import conditions
 from headrace.model.errors import InvalidInput, UnknownStream
 from headrace.model.outcomes import Failure
@@ -24,7 +25,7 @@ pytestmark = pytest.mark.asyncio
 
 
 async def _journey(reader: Reader, seq: int = 1) -> Journey:
-    found = await Journeys(reader.executor).read(reader.spec.stream, seq, now=reader.clock.now)  # type: ignore[arg-type]
+    found = await read_journey(Base(reader.executor), reader.spec.stream, seq, now=reader.clock.now)  # type: ignore[arg-type]
     assert found is not None
     return found
 
@@ -158,7 +159,7 @@ async def test_a_late_arrival_in_a_hole_waits(declare: Declare, connect: Connect
     await slow.execute("select headrace.publish('orders', 'a', '1')")
     await publish(reader.executor, "b")
     await reader.ack_all(await reader.lease())
-    assert await Journeys(reader.executor).read("orders", 1) is None, "it is not committed"  # type: ignore[arg-type]
+    assert await read_journey(Base(reader.executor), "orders", 1) is None, "it is not committed"  # type: ignore[arg-type]
     await transaction.commit()
     stop = await _stop(reader)
     assert stop.state == "waiting"
@@ -237,10 +238,10 @@ async def test_consumers_come_by_name_and_in_pages(declare: Declare, database: s
     for name in ("zoe", "ann", "bob"):
         await declare(name)
     await publish(database, "a")
-    first = await Journeys(database).read("orders", 1, limit=2)
+    first = await read_journey(Base(database), "orders", 1, limit=2)
     assert first is not None
     assert ([stop.consumer for stop in first.consumers], first.next) == (["ann", "bob"], "bob")
-    second = await Journeys(database).read("orders", 1, limit=2, after=first.next)
+    second = await read_journey(Base(database), "orders", 1, limit=2, after=first.next)
     assert second is not None
     assert ([stop.consumer for stop in second.consumers], second.next) == (["zoe"], None)
 
@@ -254,11 +255,11 @@ async def test_a_paused_consumer_says_so(declare: Declare) -> None:
 
 async def test_an_unknown_stream_and_an_invalid_seq_are_refused(database: store.Database) -> None:
     await store.create_stream(database, "orders")
-    assert await Journeys(database).read("orders", 1) is None
+    assert await read_journey(Base(database), "orders", 1) is None
     with pytest.raises(UnknownStream):
-        await Journeys(database).read("nothing", 1)
+        await read_journey(Base(database), "nothing", 1)
     with pytest.raises(InvalidInput):
-        await Journeys(database).read("orders", 0)
+        await read_journey(Base(database), "orders", 0)
 
 
 async def test_the_trace_of_a_message_comes_from_its_headers(declare: Declare) -> None:
@@ -267,7 +268,7 @@ async def test_the_trace_of_a_message_comes_from_its_headers(declare: Declare) -
     headers = msgspec.json.encode({"traceparent": f"00-{trace}-{span}-01"}).decode()
     await store.publish(reader.executor, "orders", "a", "1", headers)
     assert (await _journey(reader)).trace == Trace(trace_id=trace, span_id=span)
-    raw = await Journeys(reader.executor).read("orders", 1, raw=True)  # type: ignore[arg-type]
+    raw = await read_journey(Base(reader.executor, raw=True), "orders", 1)  # type: ignore[arg-type]
     assert raw is not None
     assert raw.trace == Trace(trace_id=trace, span_id=span)
     for invalid in (

@@ -12,6 +12,7 @@ from headrace.admin.live.database import LiveDatabase
 from headrace.model import conditions
 from headrace.model.conditions import Condition
 from headrace.model.errors import FilterTooSlow, UnknownConsumer
+from headrace.model.pages import MAX_PAGE_BYTES
 from headrace.model.watching.audit import Actor, Change
 from headrace.sources.postgres.connection.untrusted import SourceDatabase, UntrustedDatabase
 from headrace.sources.postgres.spec import PostgresSpec
@@ -26,6 +27,7 @@ class Base:
     about the databases of sources.
 
     Args:
+        raw: return data and headers of messages as `msgspec.Raw`, as they were published.
         stored_database: returns the database of a stored source, whose URL any user of the API may have written. None
             for the URL as it is, which libpq completes from the environment. By default such a URL is never completed.
         given_database: the same for the settings that a caller passes.
@@ -37,12 +39,14 @@ class Base:
         *,
         judging: float = 30.0,
         counting: float = 5.0,
+        raw: bool = False,
         stored_database: Callable[[PostgresSpec], SourceDatabase | None] | None = None,
         given_database: Callable[[PostgresSpec], SourceDatabase | None] = lambda _: None,
     ) -> None:
         self._database = database
         self._judging = judging
         self._counting = counting
+        self._contents = store.Contents(max_bytes=MAX_PAGE_BYTES, raw=raw)
         self._stored_database = stored_database or fenced(database)
         self._given_database = given_database
         self._actor = Actor()
@@ -99,15 +103,6 @@ class Base:
             " expressions, or narrow the range of seqs or times.",
             field="where",
         )
-
-
-class Part(Base):
-    """A part of the administration that other parts use."""
-
-    @classmethod
-    def of(cls, base: Base) -> Self:
-        """The one for the same database, with the same time limits."""
-        return cls(base._database, judging=base._judging, counting=base._counting)
 
 
 def fenced(own: store.Database) -> Callable[[PostgresSpec], SourceDatabase | None]:

@@ -209,12 +209,12 @@ class Captures(Base):
         async def read(after: str | None, limit: int) -> Page[BackfillInfo]:
             return await store.backfills(connection, source, after=after, limit=limit, max_bytes=MAX_ANSWER_BYTES)
 
-        found: dict[str, BackfillInfo] = {}
+        backfills: dict[str, BackfillInfo] = {}
         async for page in follow(read, lambda backfill: backfill.place):
-            found |= {backfill.id: backfill for backfill in page if backfill.id in ids}
-            if len(found) == len(ids):
+            backfills |= {backfill.id: backfill for backfill in page if backfill.id in ids}
+            if len(backfills) == len(ids):
                 break
-        return [found[id_] for id_ in ids]
+        return [backfills[id_] for id_ in ids]
 
     async def _check_condition(self, spec: PostgresSpec, tables: Sequence[str], condition: Condition) -> None:
         """Raise `InvalidInput` if the condition can't select rows of these tables."""

@@ -9,10 +9,9 @@ from typing import Any, Unpack
 from msgspec.structs import asdict
 
 from headrace import store
-from headrace.admin.base import Base, Part
-from headrace.admin.inspection import place_of
+from headrace.admin.base import Base
+from headrace.admin.inspection import seek_target
 from headrace.admin.validation import (
-    ANSWER,
     MAX_ANSWER_BYTES,
     changed,
     check_above,
@@ -39,22 +38,59 @@ _WAIT = 2.0
 """Seconds to wait for a place to count pending messages, so that a busy server does not hide the consumer."""
 
 
-class ConsumerPages(Part):
-    """Reads the list of consumers in pages."""
+async def consumers_page(admin: Base, stream: str | None, asked: PageRequest[tuple[str, str]]) -> Page[ConsumerInfo]:
+    """Return a page of the consumers of a stream, or of all. A place is a stream and a name. Pending messages are
+    not counted if that takes too long.
+    """
+    bounds = asdict(asked) | {"max_bytes": MAX_ANSWER_BYTES}
+    try:
+        async with (
+            admin._database.judging(stream or "", _WAIT),
+            within(admin._database, admin._counting) as connection,
+        ):
+            return await store.consumers(connection, stream, **bounds)
+    except (FilterTooSlow, StoreBusy):
+        return await store.consumers(admin._database, stream, look=0, **bounds)
 
-    async def consumers(self, stream: str | None, asked: PageRequest[tuple[str, str]]) -> Page[ConsumerInfo]:
-        """Return a page of the consumers of a stream, or of all. A place is a stream and a name. Pending messages are
-        not counted if that takes too long.
-        """
-        bounds = asdict(asked) | {"max_bytes": MAX_ANSWER_BYTES}
-        try:
-            async with (
-                self._database.judging(stream or "", _WAIT),
-                within(self._database, self._counting) as connection,
-            ):
-                return await store.consumers(connection, stream, **bounds)
-        except (FilterTooSlow, StoreBusy):
-            return await store.consumers(self._database, stream, look=0, **bounds)
+
+async def peek_page(
+    admin: Base,
+    stream: str,
+    consumer: int,
+    *,
+    limit: int,
+    above: int = 0,
+    below: int | None = None,
+    states: Sequence[str] | None = None,
+) -> Page[PeekedMessage]:
+    """Return a consumer's messages in flight, parked, blocked and next, at most `limit` of each state: the first ones, or
+    the last if `below` is given. `consumer` is its number.
+    """
+    check_limit(limit)
+    async with admin._bounded(None, stream) as executor:
+        return await store.peek(
+            executor, consumer, limit=limit, after=above, before=below, states=states, contents=admin._contents
+        )
+
+
+async def dead_letters_page(
+    admin: Base,
+    stream: str,
+    consumer: int,
+    selection: DeadLetterCriteria,
+    *,
+    limit: int,
+    above: int = 0,
+    below: int | None = None,
+) -> Page[DeadLetter]:
+    """Return the dead letters that match, in seq order: the first ones, or the last if `below` is given. `consumer` is the
+    number of their consumer.
+    """
+    check_limit(limit)
+    async with admin._bounded(condition_of(selection.get("where")), stream) as executor:
+        return await store.dead_letters(
+            executor, consumer, selection, above=above, below=below, limit=limit, contents=admin._contents
+        )
 
 
 class Consumers(Base):
@@ -90,7 +126,7 @@ class Consumers(Base):
             await store.stream(self._database, stream)
 
         async def read(after: tuple[str, str] | None, limit: int) -> Page[ConsumerInfo]:
-            return await ConsumerPages.of(self).consumers(stream, PageRequest(limit=limit, after=after))
+            return await consumers_page(self, stream, PageRequest(limit=limit, after=after))
 
         async for page in follow(read, lambda consumer: (consumer.stream, consumer.name), limit=limit):
             yield page
@@ -184,8 +220,7 @@ class Consumers(Base):
         consumer = await self._consumer(stream, name)
 
         async def read(after: int, states: Sequence[str] | None) -> Page[PeekedMessage]:
-            async with self._bounded(None, stream) as executor:
-                return await store.peek(executor, consumer, limit=limit, after=after, states=states, contents=ANSWER)
+            return await peek_page(self, stream, consumer, limit=limit, above=after, states=states)
 
         return await follow_states(read, PEEK_STATES, after=above, limit=limit)
 
@@ -207,12 +242,12 @@ class Consumers(Base):
         Raises:
             InvalidInput: a seq after the last one, or a time in the future.
         """
-        place = place_of(to)
-        if isinstance(place, datetime):
-            return await self._seek(stream, name, place, lambda c, consumer: store.seek_to(c, consumer, time=place))
-        if place is None or place == 0:
-            return await self._seek(stream, name, to, lambda c, consumer: store.seek(c, consumer, place))
-        return await self._seek(stream, name, place, lambda c, consumer: store.seek_to(c, consumer, seq=place))
+        target = seek_target(to)
+        if isinstance(target, datetime):
+            return await self._seek(stream, name, target, lambda c, consumer: store.seek_to(c, consumer, time=target))
+        if target is None or target == 0:
+            return await self._seek(stream, name, to, lambda c, consumer: store.seek(c, consumer, target))
+        return await self._seek(stream, name, target, lambda c, consumer: store.seek_to(c, consumer, seq=target))
 
     async def _seek(
         self, stream: str, name: str, to: object, work: Callable[[store.Executor, int], Awaitable[int]]
@@ -286,10 +321,7 @@ class Consumers(Base):
         consumer = await self._consumer(stream, name)
 
         async def read(after: int | None, limit: int) -> Page[DeadLetter]:
-            async with self._bounded(condition_of(selection.get("where")), stream) as executor:
-                return await store.dead_letters(
-                    executor, consumer, selection, above=after or above, limit=limit, contents=ANSWER
-                )
+            return await dead_letters_page(self, stream, consumer, selection, limit=limit, above=after or above)
 
         async for page in follow(read, lambda letter: letter.seq, limit=limit):
             yield page
@@ -314,10 +346,10 @@ class Consumers(Base):
     async def dead_letter(self, stream: str, name: str, seq: int) -> DeadLetter:
         """Return one dead letter. Raises `InvalidInput` if no dead letter has this seq."""
         check_seq("seq", seq)
-        found = await store.dead_letters(self._database, await self._consumer(stream, name), above=seq - 1, limit=1)
-        if not found or found[0].seq != seq:
+        letters = await store.dead_letters(self._database, await self._consumer(stream, name), above=seq - 1, limit=1)
+        if not letters or letters[0].seq != seq:
             raise InvalidInput(f"The consumer {name!r} of the stream {stream!r} has no dead letter {seq}.")
-        return found[0]
+        return letters[0]
 
     async def redrive(
         self, stream: str, name: str, *, dry_run: bool = False, **criteria: Unpack[DeadLetterCriteria]

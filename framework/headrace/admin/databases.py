@@ -131,15 +131,17 @@ async def inspect(home: store.Database, name: str, url: str, *, conflicts: bool 
                 f"The URL of the database {name!r} leads to the server's own database. Give the URL of another one.",
                 field="url_from",
             )
-        found = DatabaseCheck(name=name, revision=state.revision, streams=await store.stream_count(database))
-        return msgspec.structs.replace(found, conflicts=await _conflicts(home, name, database)) if conflicts else found
+        result = DatabaseCheck(name=name, revision=state.revision, streams=await store.stream_count(database))
+        return (
+            msgspec.structs.replace(result, conflicts=await _conflicts(home, name, database)) if conflicts else result
+        )
     finally:
         await database.close()
 
 
 async def _conflicts(home: store.Database, name: str, database: store.Database) -> list[str]:
     """The streams and sources of a further database whose names lead to another one."""
-    found: list[str] = []
+    conflicts: list[str] = []
     kinds: tuple[store.PlaceKind, ...] = ("stream", "source")
     for kind in kinds:
         after: str | None = None
@@ -150,8 +152,8 @@ async def _conflicts(home: store.Database, name: str, database: store.Database) 
             if len(names) < store.PLACES_PAGE:
                 break
             after = names[-1]
-        found += [f"{kind} {one}" for one in of_kind]
-    return found
+        conflicts += [f"{kind} {one}" for one in of_kind]
+    return conflicts
 
 
 def _exists(name: str) -> AlreadyExists:

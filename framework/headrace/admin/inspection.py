@@ -7,28 +7,15 @@ from datetime import datetime, timedelta
 from typing import Unpack
 
 from headrace import store
-from headrace.admin.base import Base, Part
-from headrace.admin.journeys import MAX_STOPS, Journeys
-from headrace.admin.validation import ANSWER, check_limit, check_seq, search_of, utc
+from headrace.admin.base import Base
+from headrace.admin.journeys import MAX_STOPS, read_journey
+from headrace.admin.validation import check_limit, check_seq, search_of, utc
 from headrace.model.conditions.selections import SearchCriteria
 from headrace.model.errors import InvalidInput
 from headrace.model.records import ConsumerAtWork
 from headrace.model.watching.journeys import Journey
 from headrace.model.watching.operations import PushBreaker, PushCounts, PushStatus, SearchStep, SeekPreview
 from headrace.store.catalog.recent_events import KEPT
-
-
-class Searches(Part):
-    """Searches in steps."""
-
-    async def step(
-        self, stream: str, *, limit: int = 50, contents: store.Contents = ANSWER, **criteria: Unpack[SearchCriteria]
-    ) -> SearchStep:
-        """Do one step of a search, see `Admin.search`."""
-        wanted = search_of(**criteria)
-        check_limit(limit)
-        async with self._bounded(wanted.where, stream) as executor:
-            return await store.search(executor, stream, wanted, limit=limit, contents=contents)
 
 
 class Inspection(Base):
@@ -46,7 +33,7 @@ class Inspection(Base):
             limit: the most consumers, at most 1,000.
             after: only consumers with a later name, `next` of the answer before.
         """
-        return await Journeys.of(self).read(stream, seq, limit=limit, after=after)
+        return await read_journey(self, stream, seq, limit=limit, after=after)
 
     async def search(self, stream: str, *, limit: int = 50, **criteria: Unpack[SearchCriteria]) -> SearchStep:
         """Do one step of a search through a stream, from the newest message on. It ends after about a second, or after
@@ -56,7 +43,10 @@ class Inspection(Base):
         Args:
             criteria: `filter`, `where`, `after`, `before`, `since` and `until`, see `SearchCriteria`.
         """
-        return await Searches.of(self).step(stream, limit=limit, **criteria)
+        wanted = search_of(**criteria)
+        check_limit(limit)
+        async with self._bounded(wanted.where, stream) as executor:
+            return await store.search(executor, stream, wanted, limit=limit, contents=self._contents)
 
     async def seek_preview(self, stream: str, name: str, to: int | datetime | str) -> SeekPreview:
         """Return what `seek` would do with a consumer: how many messages would be delivered again, and how many would be
@@ -67,10 +57,10 @@ class Inspection(Base):
         Raises:
             InvalidInput: a seq after the last one, or a time in the future.
         """
-        place = place_of(to)
+        target = seek_target(to)
         consumer = await self._consumer(stream, name)
-        seq = place if isinstance(place, int) else None
-        time = place if isinstance(place, datetime) else None
+        seq = target if isinstance(target, int) else None
+        time = target if isinstance(target, datetime) else None
         async with self._bounded(None, stream) as executor:
             return await store.seek_preview(executor, consumer, seq=seq, time=time)
 
@@ -106,8 +96,8 @@ def _breaker(at_work: Sequence[tuple[datetime, ConsumerAtWork]]) -> PushBreaker 
     return PushBreaker(state=one.breaker, until=until)  # type: ignore[arg-type]
 
 
-def place_of(to: int | datetime | str) -> int | datetime | None:
-    """Check the place of a seek. Returns a seq, which is 0 for the start, a time, or None for the end.
+def seek_target(to: int | datetime | str) -> int | datetime | None:
+    """Check the target of a seek. Returns a seq, which is 0 for the start, a time, or None for the end.
 
     Raises:
         InvalidInput: it is none.

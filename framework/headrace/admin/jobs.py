@@ -49,8 +49,8 @@ async def create_job(
         change.name = str(created)
         return created
 
-    found = await store.jobs(database, limit=1, id=await base._change(change, create))
-    return found[0]
+    jobs = await store.jobs(database, limit=1, id=await base._change(change, create))
+    return jobs[0]
 
 
 async def cancel_job(base: Base, job: Job) -> None:
@@ -89,10 +89,10 @@ class Jobs(Base):
 
     async def job(self, id: str) -> Job:  # noqa: A002
         """Return one job, by its id. Raises `UnknownJob`."""
-        found = await store.jobs(self._database, limit=1, id=job_id(id))
-        if not found:
+        jobs = await store.jobs(self._database, limit=1, id=job_id(id))
+        if not jobs:
             raise unknown_job(id)
-        return found[0]
+        return jobs[0]
 
     async def cancel_job(self, id: str) -> Job:  # noqa: A002
         """Cancel a job that waits or runs, and return it. Messages that it has handled stay handled. Raises

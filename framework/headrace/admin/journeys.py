@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from headrace import store
-from headrace.admin.base import Part
+from headrace.admin.base import Base
 from headrace.admin.validation import check_limit, check_seq
 from headrace.model.records import StoredMessage
 from headrace.model.watching.journeys import Journey, JourneyStop, LeaseOwner, trace_of
@@ -19,39 +19,35 @@ MAX_STOPS = 1000
 """Largest number of consumers of one answer."""
 
 
-class Journeys(Part):
-    """Reads journeys. `raw`: data and headers stay undecoded."""
-
-    async def read(
-        self,
-        stream: str,
-        seq: int,
-        *,
-        limit: int = MAX_STOPS,
-        after: str | None = None,
-        raw: bool = False,
-        now: datetime | None = None,
-    ) -> Journey | None:
-        """Return the journey of a message, see `Admin.journey`."""
-        check_seq("seq", seq)
-        check_limit(limit)
-        limit = min(limit, MAX_STOPS)
-        async with self._bounded(None, stream) as executor:
-            found = await store.message_by_seq(executor, stream, seq, raw=raw, now=now)
-            key = None if found.message is None else found.message.key
-            places = await store.journey(executor, stream, seq, key, limit=limit + 1, after=after, now=now)
-        if found.message is None and found.erased is None and not places:
-            return None
-        headers = None if found.message is None else _headers(found.message)
-        return Journey(
-            seq=seq,
-            message=found.message,
-            trace=trace_of(headers),
-            gone=None if found.message is not None else "removed" if found.erased is None else "erased",
-            erased=found.erased,
-            consumers=[stop_of(place, found.message, found.at) for place in places[:limit]],
-            next=places[limit - 1].consumer if len(places) > limit else None,
-        )
+async def read_journey(
+    admin: Base,
+    stream: str,
+    seq: int,
+    *,
+    limit: int = MAX_STOPS,
+    after: str | None = None,
+    now: datetime | None = None,
+) -> Journey | None:
+    """Return the journey of a message, see `Admin.journey`."""
+    check_seq("seq", seq)
+    check_limit(limit)
+    limit = min(limit, MAX_STOPS)
+    async with admin._bounded(None, stream) as executor:
+        found = await store.message_by_seq(executor, stream, seq, raw=admin._contents.raw, now=now)
+        key = None if found.message is None else found.message.key
+        places = await store.journey(executor, stream, seq, key, limit=limit + 1, after=after, now=now)
+    if found.message is None and found.erased is None and not places:
+        return None
+    headers = None if found.message is None else _headers(found.message)
+    return Journey(
+        seq=seq,
+        message=found.message,
+        trace=trace_of(headers),
+        gone=None if found.message is not None else "removed" if found.erased is None else "erased",
+        erased=found.erased,
+        consumers=[stop_of(place, found.message, found.at) for place in places[:limit]],
+        next=places[limit - 1].consumer if len(places) > limit else None,
+    )
 
 
 def _headers(message: StoredMessage) -> dict[str, Any] | None:

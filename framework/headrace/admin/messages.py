@@ -11,7 +11,6 @@ from msgspec.structs import replace
 from headrace import store
 from headrace.admin.base import Base
 from headrace.admin.validation import (
-    ANSWER,
     check_above,
     check_limit,
     check_seq,
@@ -63,6 +62,15 @@ async def publish_by_hand(
     return await admin._change(change, publish)
 
 
+async def messages_page(
+    admin: Base, stream: str, chosen: store.SeqRange, *, limit: int, newest: bool
+) -> Page[StoredMessage]:
+    """Return messages of a stream in seq order: the first ones, or the last if `newest`."""
+    check_limit(limit)
+    async with admin._bounded(chosen.where, stream) as executor:
+        return await store.messages(executor, stream, chosen, limit=limit, newest=newest, contents=admin._contents)
+
+
 class Messages(Base):
     """The calls about messages."""
 
@@ -91,8 +99,7 @@ class Messages(Base):
             part = chosen
             if after is not None:
                 part = replace(chosen, end_seq=after - 1) if newest else replace(chosen, start_seq=after + 1)
-            async with self._bounded(chosen.where, stream) as executor:
-                return await store.messages(executor, stream, part, limit=limit, newest=newest, contents=ANSWER)
+            return await messages_page(self, stream, part, limit=limit, newest=newest)
 
         async for page in follow(read, attrgetter("seq"), first=newest, limit=limit):
             yield page
@@ -104,7 +111,7 @@ class Messages(Base):
         """
         check_key(key)
         async with self._bounded(None, stream) as executor:
-            return await store.latest(executor, stream, key)
+            return await store.latest(executor, stream, key, raw=self._contents.raw)
 
     async def standing(self, stream: str, key: str) -> tuple[int, list[Standing]] | None:
         """Return the seq of a key's latest message, and its state in each consumer. None if the key has no message."""

@@ -139,8 +139,8 @@ class Sources(Captures):
         async def edit(connection: store.Executor) -> None:
             locked = await store.lock_source(connection, source.id)
             spec = edited(locked, changes)
-            found = differing(locked, spec)
-            change.details, change.skipped = {"changes": found}, not found
+            differences = differing(locked, spec)
+            change.details, change.skipped = {"changes": differences}, not differences
             await change_source(connection, locked, spec)
 
         await self._change(change, edit)

@@ -74,9 +74,9 @@ class Streams(Base):
         """
         before = _stream_spec(await self.stream(name))
         spec = changed(before, changes)
-        found = differing(before, spec)
-        change = _change_of(name, "edit", changes=found)
-        change.skipped = not found
+        differences = differing(before, spec)
+        change = _change_of(name, "edit", changes=differences)
+        change.skipped = not differences
         await self._change(change, lambda connection: store.edit_stream(connection, spec))
         return spec
 

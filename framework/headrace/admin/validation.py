@@ -37,9 +37,6 @@ Spec = TypeVar("Spec", StreamSpec, ConsumerSpec)
 MAX_ANSWER_BYTES = MAX_PAGE_BYTES
 """The size in bytes, as text, at which no more entries are added to an answer."""
 
-ANSWER, RAW_ANSWER = (store.Contents(max_bytes=MAX_ANSWER_BYTES, raw=raw) for raw in (False, True))
-"""How an answer has the contents of messages."""
-
 _LARGEST = 2**63
 
 

@@ -32,7 +32,6 @@ from headrace.model.errors import ConfigurationError, ConsumersDeleted, NotConne
 from headrace.model.log import Log
 from headrace.model.text.masking import masked
 from headrace.runtime.calls import Witness
-from headrace.runtime.formats.format import check_capture
 from headrace.runtime.handlers.dependencies import Dependencies
 from headrace.runtime.leasing.subscriptions import Subscriptions
 from headrace.runtime.loop_watch import LoopWatch
@@ -192,14 +191,6 @@ class App(Declared, Publishing):
             await store.create_stream(self._database, spec or name)
             if spec is not None:
                 await store.edit_stream(self._database, spec)
-
-    def _check_formats(self) -> None:
-        """Check what is published to streams with a format, once everything is declared. Raises `ConfigurationError`."""
-        for stored_as in self._formats.values():
-            stored_as.upcasters.check()
-        for spec in self.captures:
-            if spec.stream in self._formats:
-                check_capture(self._formats[spec.stream], spec.name)
 
     async def _disconnect(self) -> None:
         with anyio.CancelScope(shield=True):
@@ -393,30 +384,6 @@ class App(Declared, Publishing):
         """Log the handlers that still run, before the process ends all the same."""
         if self._service is not None:
             self._service.log_unfinished()
-
-    def asyncapi(self, *, title: str, version: str = "1.0.0") -> dict[str, Any]:
-        """Describe the app as an AsyncAPI 3.0 document, which `json.dumps` can write.
-
-        Streams are channels, with the types that they carry as messages. Handlers are operations. Filters, retries
-        and other settings are extensions that begin with `x-headrace-`.
-
-        Args:
-            title: the title of the document.
-            version: the version of what the document describes.
-
-        Raises:
-            ConfigurationError: two payload types have one name and differ.
-        """
-        from headrace.app.asyncapi.document import Described, document  # not imported by workers
-
-        declared = Described(
-            streams=self._streams,
-            formats=self._formats,
-            consumers=self.consumers,
-            captures=self.captures,
-            schedules=[schedule.spec for schedule in self.schedules],
-        )
-        return document(declared, title, version)
 
     def attach(self, attached: Attached) -> None:
         """Run `attached` beside the consumers, from the next start on."""

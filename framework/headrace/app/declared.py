@@ -10,6 +10,7 @@ from headrace.app.declarations import Declarations
 from headrace.app.lifespan import Lifespan
 from headrace.app.resources import Resources
 from headrace.model.durations import Duration, seconds
+from headrace.runtime.formats.format import check_capture
 from headrace.runtime.handlers.dependencies import Scope
 
 if TYPE_CHECKING:
@@ -108,3 +109,35 @@ class Declared(Declarations):
     def _check(self, function: F, timeout: Duration) -> F:
         self._resources.checks.append(Check.of(function, seconds(timeout, "timeout")))
         return function
+
+    def asyncapi(self, *, title: str, version: str = "1.0.0") -> dict[str, Any]:
+        """Describe the app as an AsyncAPI 3.0 document, which `json.dumps` can write.
+
+        Streams are channels, with the types that they carry as messages. Handlers are operations. Filters, retries
+        and other settings are extensions that begin with `x-headrace-`.
+
+        Args:
+            title: the title of the document.
+            version: the version of what the document describes.
+
+        Raises:
+            ConfigurationError: two payload types have one name and differ.
+        """
+        from headrace.app.asyncapi.document import Described, document  # not imported by workers
+
+        declared = Described(
+            streams=self._streams,
+            formats=self._formats,
+            consumers=self.consumers,
+            captures=self.captures,
+            schedules=[schedule.spec for schedule in self.schedules],
+        )
+        return document(declared, title, version)
+
+    def _check_formats(self) -> None:
+        """Check what is published to streams with a format, once everything is declared. Raises `ConfigurationError`."""
+        for stored_as in self._formats.values():
+            stored_as.upcasters.check()
+        for spec in self.captures:
+            if spec.stream in self._formats:
+                check_capture(self._formats[spec.stream], spec.name)

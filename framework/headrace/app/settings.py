@@ -296,19 +296,3 @@ def unknown_variables(environment: Mapping[str, str] = os.environ) -> Iterator[t
 def _suggestion(name: str, known: list[str]) -> str | None:
     matches = difflib.get_close_matches(name, known, n=1, cutoff=0.75)
     return matches[0] if matches else None
-
-
-def table() -> str:
-    """Render all settings as a Markdown table."""
-    rows = ["| `[tool.headrace]` | environment | argument | meaning | default |", "| --- | --- | --- | --- | --- |"]
-    for setting in SETTINGS:
-        places = [setting.argument and f"`App({setting.argument}=…)`", setting.option and f"`{setting.option}`"]
-        cells = (
-            f"`{setting.name}`" if setting.in_project else "",
-            f"`{setting.variable}`",
-            ", ".join(filter(None, places)),
-            setting.description,
-            setting.default_text or f"`{setting.default}`",
-        )
-        rows.append(f"| {' | '.join(cells)} |")
-    return "\n".join(rows) + "\n"

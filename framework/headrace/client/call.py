@@ -63,14 +63,14 @@ class Body(msgspec.Struct, frozen=True):
 
 def sent(values: Mapping[str, Any], arguments: Iterable[Argument | Body]) -> dict[str, Any]:
     """Return what is sent of these values of arguments."""
-    found: dict[str, Any] = {}
+    body: dict[str, Any] = {}
     for argument in arguments:
         value = argument.value(values[argument.name])
         if isinstance(argument, Body):
-            found |= value
+            body |= value
         elif value is not None and value is not False:
-            found[argument.sent_as or argument.name] = value
-    return found
+            body[argument.sent_as or argument.name] = value
+    return body
 
 
 class Sends(Protocol):

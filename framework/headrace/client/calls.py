@@ -8,21 +8,20 @@ code in `headrace.client.remote`. `tests/client/test_remote.py` compares all of 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, get_args
+from typing import Any
 
 import msgspec
 
-from headrace.admin.requests.operations import (
+from headrace.admin.requests.operation import (
     CAPTURE_TIME,
     CONDITION_TIME,
     CONSUMER,
     DATABASE,
-    OPERATIONS,
     SOURCE,
     STREAM,
-    Count,
     Operation,
 )
+from headrace.admin.requests.operations import OPERATIONS
 from headrace.client import specs
 from headrace.client.answers import (
     Data,
@@ -316,20 +315,17 @@ def _call(name: str, operation: Operation) -> Call:
         CONVERTED.get(field.name) or Argument(field.name, REQUIRED if field.required else field.default)
         for field in fields
     )
+    nothing: Callable[[Response], Any] = lambda _: None  # noqa: E731 - typed
+    answer = operation.by_answer(
+        nothing,
+        lambda counted: count(counted.field),
+        lambda type_: records(FORMS.get(type_, type_)),
+        lambda type_: record(FORMS.get(type_, type_)),
+    )
     return Call(
-        operation.method, operation.path, *arguments, answer=_answer(operation.answer), extra_time=operation.extra_time,
+        operation.method, operation.path, *arguments, answer=answer, extra_time=operation.extra_time,
         on_error=ON_ERROR.get(name),
     )  # fmt: skip
-
-
-def _answer(answer: Any) -> Callable[[Response], Any]:
-    if answer is None:
-        return lambda _: None
-    if isinstance(answer, Count):
-        return count(answer.field)
-    if types := get_args(answer):
-        return records(FORMS.get(types[0], types[0]))
-    return record(FORMS.get(answer, answer))
 
 
 for _name, _operation in OPERATIONS.items():

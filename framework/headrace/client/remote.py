@@ -146,18 +146,18 @@ class Remote(Calls):
         """Read a consumer's messages without leasing them, as `Admin.peek` does."""
 
         async def read(after: int, states: Sequence[str] | None) -> Page[PeekedMessage]:
-            found = await PEEK.send(self.transport, stream, name, limit=limit, above=after, states=states)
-            return Page(found.data, more=found.next is not None)
+            answer = await PEEK.send(self.transport, stream, name, limit=limit, above=after, states=states)
+            return Page(answer.data, more=answer.next is not None)
 
         return await follow_states(read, PEEK_STATES, after=above, limit=limit)
 
     async def standing(self, stream: str, key: str) -> tuple[int, list[Standing]] | None:
         """Return the state of a key's latest message in each consumer, as `Admin.standing` does."""
-        found = await STANDING.send(self.transport, stream, key)
-        if found:
-            return found[0].seq, [standing.record() for standing in found]
+        standings = await STANDING.send(self.transport, stream, key)
+        if standings:
+            return standings[0].seq, [standing.record() for standing in standings]
         # Either the key has no message, or the stream has no consumers.
-        message = None if found is None else await self.message(stream, key)
+        message = None if standings is None else await self.message(stream, key)
         return None if message is None else (message.seq, [])
 
 

@@ -358,9 +358,3 @@ _BY_KIND = {code.kind: name for name, code in ERROR_CODES.items() if code.kind i
 def code_of(error: HeadraceError) -> str:
     """Return the code of an exception, which is that of its nearest class with a code. `internal` if none has one."""
     return next((_BY_KIND[kind] for kind in type(error).__mro__ if kind in _BY_KIND), "internal")
-
-
-def codes_table() -> str:
-    """Return all codes as a Markdown table. For the documentation."""
-    rows = [f"| {code.status} | `{name}` | {code.meaning} |\n" for name, code in ERROR_CODES.items()]
-    return "".join(["| status | code | description |\n", "| --- | --- | --- |\n", *rows])

@@ -239,23 +239,3 @@ def check(spec: msgspec.Struct, owner: str) -> None:
         requirement = setting.requirement(value)
         if requirement is not None:
             raise ConfigurationError(f"`{name}` of {owner} must {requirement}, not {value!r:.60}.", field=name)
-
-
-def table(spec: type[msgspec.Struct]) -> str:
-    """The settings of a spec as a Markdown table, under the names of the HTTP API. For the documentation."""
-    settings = [one for one in settings_of(spec).values() if not (one.fixed and one.required)]
-    aliases = any(one.names[1:] for one in settings)
-    rows = [["setting", "default", *(["also as"] if aliases else []), "description"]]
-    rows.append(["---"] * len(rows[0]))
-    for one in settings:
-        also = ", ".join(f"`{name}`" for name in one.names[1:])
-        rows.append([f"`{one.names[0]}`", one.default_text, *([also] if aliases else []), one.details])
-    return "".join(f"| {' | '.join(cells)} |\n" for cells in rows).replace("|  |", "| |")
-
-
-def older_names_table(spec: type[msgspec.Struct]) -> str:
-    """The older names of a spec's settings as a Markdown table. For the documentation."""
-    rows = [["older name", "setting", "description"], ["---"] * 3]
-    settings = [(one, one.older) for one in settings_of(spec).values() if one.older is not None]
-    rows += [[f"`{older.name}`", f"`{one.names[0]}`", older.description] for one, older in settings]
-    return "".join(f"| {' | '.join(cells)} |\n" for cells in rows)

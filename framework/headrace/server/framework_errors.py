@@ -20,9 +20,8 @@ from litestar.exceptions import (
 from headrace.model.errors import AlreadyExists, ConfigurationError, InvalidInput
 from headrace.server.errors import Problem, error_response
 from headrace.server.invalid_fields import field_of, names_of
-from headrace.server.routes.context import AnyRequest
+from headrace.server.routes.context import AnyRequest, litestar_response
 from headrace.server.routes.parameters import parameters_of
-from headrace.server.routes.responses import litestar_response
 from headrace.server.slashes import unmarked
 
 BODY = "headrace_body"

@@ -3,38 +3,42 @@ and their OpenAPI description."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cache
+from types import ModuleType
 
 from litestar import Litestar, Router
 from litestar.di import Provide
 from litestar.exceptions import HTTPException
+from litestar.handlers import HTTPRouteHandler
 
 from headrace.server.access.effects import check_marks, guard
 from headrace.server.framework_errors import error_handler
 from headrace.server.openapi.description import config, pages
 from headrace.server.routes import (
+    captures,
     consumers,
     data_plane,
+    databases,
     dead_letters,
     http_consumers,
     messages,
     operations,
     positions,
     schedules,
+    sessions,
     sources,
     streams,
     tokens,
 )
-from headrace.server.routes.callers import sessions
 from headrace.server.routes.context import RouteContext
-from headrace.server.routes.databases import management as databases
 from headrace.server.routes.inspecting import inspection, jobs
 from headrace.server.routes.parameters import refuse_unknown_parameters
 from headrace.server.routes.watching import audit, live, samples
 
 PREFIXES = ("/v1", "/api")
 TOPICS = (
-    streams, messages, inspection, consumers, positions, dead_letters, operations, jobs, http_consumers, tokens, sessions, sources, schedules, databases,
+    streams, messages, inspection, consumers, positions, dead_letters, operations, jobs, http_consumers, tokens, sessions, sources, captures, schedules, databases,
     audit, live, samples, data_plane,
 )  # fmt: skip
 
@@ -45,7 +49,7 @@ def management() -> Litestar:
 
     All servers and databases of a process share it. Each request's scope has the `Parts` of its database and its `Caller`.
     """
-    handlers = [handler for topic in TOPICS for handler in topic.ROUTES]
+    handlers = [handler for topic in TOPICS for handler in _handlers_of(topic)]
     check_marks(handlers)
     return Litestar(
         [
@@ -68,3 +72,10 @@ def management() -> Litestar:
         logging_config=None,
         request_max_body_size=None,  # the server limits bodies before they come here
     )
+
+
+def _handlers_of(topic: ModuleType) -> Iterable[HTTPRouteHandler]:
+    """Return the handlers that a module defines. Those of operations are made of their rows."""
+    if topic is operations:
+        return operations.ROUTES
+    return [found for found in vars(topic).values() if isinstance(found, HTTPRouteHandler)]

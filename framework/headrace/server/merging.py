@@ -95,7 +95,7 @@ async def merged_page(
     read: Callable[[Engine, PageRequest[Place]], Awaitable[Page[T]]],
     asked: PageRequest[Place],
     *,
-    kind: store.PlaceKind,
+    kind: store.PlaceKind | None,
     name: Callable[[T], str],
     place: Callable[[T], Place],
     order: Callable[[T], Any] | None = None,
@@ -105,13 +105,16 @@ async def merged_page(
     Args:
         engine: as for `read_all`.
         read: reads a page of one database.
-        kind, name: as for `reachable`.
+        kind, name: as for `reachable`. The kind is None for a list of something that is in the engine's own database.
         place: returns the place of an item, which no other item has.
         order: the key by which the list is sorted. By default the place.
 
     Returns:
         The page, and the names of the further databases that did not answer.
     """
+
+    if kind is None:
+        return await read(engine, asked), []
 
     async def read_one(one: Engine) -> Page[T]:
         part = asked

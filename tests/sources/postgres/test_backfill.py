@@ -13,7 +13,7 @@ import pytest_asyncio
 
 from headrace import store
 from headrace.sources.postgres.backfill import backfiller as backfill
-from headrace.sources.postgres.backfill import chunks
+from headrace.sources.postgres.backfill import chunks, resyncing
 from tests.sources.postgres.backfilling import Capture, chunks_of, until
 
 pytestmark = pytest.mark.asyncio
@@ -232,7 +232,7 @@ async def test_a_resync_is_one_run_unless_another_one_may_have_passed_the_change
     async with Capture.opened(items) as capture:
 
         async def resync(*, is_new: bool = False) -> str | None:
-            return await backfill.request_resync(items, capture.source, capture.spec, "public.items", is_new=is_new)
+            return await resyncing.request_resync(items, capture.source, capture.spec, "public.items", is_new=is_new)
 
         asked = await resync()
         assert asked is not None

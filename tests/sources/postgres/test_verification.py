@@ -15,7 +15,7 @@ import pytest_asyncio
 from headrace import store
 from headrace.model.capture import BackfillInfo, Differences
 from headrace.model.specs import StreamSpec
-from headrace.sources.postgres.backfill import backfiller, chunks
+from headrace.sources.postgres.backfill import chunks, resyncing
 from headrace.sources.postgres.connection.source_connection import SourceConnection
 from headrace.sources.postgres.database import catalog
 from tests.sources.postgres.backfilling import STREAM, Capture, chunks_of
@@ -285,15 +285,15 @@ async def test_rows_that_were_never_requested_are_no_difference(items: store.Dat
 
 
 async def test_a_resync_during_another_one_is_done_after_it(mirror: Capture) -> None:
-    await backfiller.request_resync(mirror.database, mirror.source, mirror.spec, "public.items")
-    await backfiller.request_resync(mirror.database, mirror.source, mirror.spec, "public.items")
+    await resyncing.request_resync(mirror.database, mirror.source, mirror.spec, "public.items")
+    await resyncing.request_resync(mirror.database, mirror.source, mirror.spec, "public.items")
     async with mirror.working():
 
         async def begun() -> bool:
             return any(one.state == "running" for one in await store.backfills(mirror.database, mirror.source))
 
         await mirror.pump_until(begun)
-        await backfiller.request_resync(mirror.database, mirror.source, mirror.spec, "public.items")
+        await resyncing.request_resync(mirror.database, mirror.source, mirror.spec, "public.items")
 
         async def both() -> bool:
             found = await store.backfills(mirror.database, mirror.source)

@@ -56,27 +56,27 @@ async def export(database: Database, name: str | None = None, *, now: datetime |
         StoreUnavailable: a database can't be reached. Without it the file would not be complete.
     """
     store.require_membership(database, "export configurations")
-    found: dict[str, Any] = {} if name is None else {"name": name}
-    found |= {"databases": {}, "streams": {}, "sources": {}}
-    export_into = _Export(found, _Secrets(), [])
+    document: dict[str, Any] = {} if name is None else {"name": name}
+    document |= {"databases": {}, "streams": {}, "sources": {}}
+    export_into = _Export(document, _Secrets(), [])
     await export_into.objects(database)
     async with opened_all(database) as others:
         references = {one.name: one.url_from for one in await store.databases(database)}
         for other, opened in others.items():
             streams = await export_into.objects(opened, await _elsewhere(database, opened, other), other)
             grants = [one for one in await store.grants(opened) if one.stream is None or one.stream in streams]
-            found["databases"][other] = {"url_from": references[other]} | (
+            document["databases"][other] = {"url_from": references[other]} | (
                 {"grants": _grants(grants)} if grants else {}
             )
     time = now or datetime.now(UTC)
-    found["tokens"] = {
+    document["tokens"] = {
         token.name: _token(token)
         for token in await Admin(database).tokens()
         if token.revoked_at is None and (token.expires_at is None or token.expires_at > time)
     }
-    found["grants"] = _grants(await store.grants(database))
+    document["grants"] = _grants(await store.grants(database))
     return Exported(
-        {section: value for section, value in found.items() if value},
+        {section: value for section, value in document.items() if value},
         export_into.secrets.variables,
         tuple(export_into.left_out),
     )

@@ -104,14 +104,14 @@ async def _open(
     home: Database, references: Mapping[str, str], stack: AsyncExitStack
 ) -> tuple[dict[str, Database], dict[str, HeadraceError]]:
     """Open databases at the same time. Returns them, and why others can't be used, by name."""
-    found: dict[str, Database] = {}
+    databases: dict[str, Database] = {}
     failures: dict[str, HeadraceError] = {}
     at_a_time = anyio.CapacityLimiter(OPENED_AT_A_TIME)
 
     async def open_one(name: str, reference: str) -> None:
         try:
             async with at_a_time:
-                found[name] = await _opened(home, name, resolve(reference))
+                databases[name] = await _opened(home, name, resolve(reference))
         except HeadraceError as error:
             error.args = (f"The database {name!r} can't be used. {error}",)
             failures[name] = error
@@ -121,9 +121,9 @@ async def _open(
             for name, reference in references.items():
                 group.start_soon(open_one, name, reference)
     finally:
-        for database in found.values():
+        for database in databases.values():
             stack.push_async_callback(database.close)
-    return {name: found[name] for name in references if name in found}, failures
+    return {name: databases[name] for name in references if name in databases}, failures
 
 
 async def _opened(home: Database, name: str, url: str) -> Database:

@@ -54,16 +54,16 @@ def shown(name: str, value: Any) -> Any:
 def selected(selection: msgspec.Struct | DeadLetterCriteria) -> dict[str, Any]:
     """The criteria of a selection of messages or dead letters."""
     criteria = msgspec.structs.asdict(selection) if isinstance(selection, msgspec.Struct) else selection
-    found = {name: shown(name, value) for name, value in criteria.items() if value is not None}
-    if "seqs" in found:
-        found["seqs"] = first_seqs(found["seqs"])
-    return found
+    details = {name: shown(name, value) for name, value in criteria.items() if value is not None}
+    if "seqs" in details:
+        details["seqs"] = first_seqs(details["seqs"])
+    return details
 
 
 def first_seqs(seqs: Sequence[int]) -> list[Any]:
     """The first seqs, at most `MOST_SEQS`, and a mark if there are more."""
-    found: list[Any] = sorted(seqs)
-    return found if len(found) <= MOST_SEQS else [*found[:MOST_SEQS], HIDDEN]
+    ordered: list[Any] = sorted(seqs)
+    return ordered if len(ordered) <= MOST_SEQS else [*ordered[:MOST_SEQS], HIDDEN]
 
 
 def _given(spec: msgspec.Struct, names: set[str]) -> dict[str, Any]:

@@ -50,10 +50,10 @@ def audit(
     code that uses app.admin. They are kept for 90 days, at most 100,000 of them.
     """
     criteria = selection.criteria() | {"limit": limit}
-    found = administer(backend, lambda admin: admin.audit(**criteria))
-    print_list(found, json, _COLUMNS, _row, empty="There are no such changes.")
+    entries = administer(backend, lambda admin: admin.audit(**criteria))
+    print_list(entries, json, _COLUMNS, _row, empty="There are no such changes.")
     if not json:
-        print_cut(found, limit)
+        print_cut(entries, limit)
 
 
 _COLUMNS = ("at", "actor", "via", "action", "stream", "object", "details")

@@ -62,9 +62,9 @@ def plan(
     It compares the files with the database, and prints each setting that
     differs, with its value now, the new one, and what the change means.
     """
-    found = run_async(_plan, _target(database), _declared(files), prune)
-    print_json(plan_as_json(found)) if json else print_plan(found)
-    return CHANGES if detailed_exitcode and found.changes else 0
+    planned = run_async(_plan, _target(database), _declared(files), prune)
+    print_json(plan_as_json(planned)) if json else print_plan(planned)
+    return CHANGES if detailed_exitcode and planned.changes else 0
 
 
 def apply(
@@ -106,17 +106,17 @@ def apply(
 
     secrets = made if tokens_out is None else []
     try:
-        found = run_async(_apply, _target(database), declared, prune, allow_delete, tokens_out, yes, committed)
+        applied = run_async(_apply, _target(database), declared, prune, allow_delete, tokens_out, yes, committed)
     except BaseException:
         if json and secrets:
             print_json({"new_tokens": {token.name: token.token for token in secrets}})
         raise
-    if found is None:
+    if applied is None:
         return NOT_DONE
     if json:
-        print_json({**plan_as_json(found), "new_tokens": {token.name: token.token for token in secrets}})
+        print_json({**plan_as_json(applied), "new_tokens": {token.name: token.token for token in secrets}})
     else:
-        print(summary(found, done=True))
+        print(summary(applied, done=True))
     return 0
 
 
@@ -154,17 +154,19 @@ def export(
     Settings that have their default are left out. Secrets are references to
     variables of the environment.
     """
-    found = run_async(_export, _target(database), name)
+    exported = run_async(_export, _target(database), name)
     if secrets_out is not None:
-        _write_secret(secrets_out, "".join(f"{key}={shlex.quote(value)}\n" for key, value in found.variables.items()))
+        _write_secret(
+            secrets_out, "".join(f"{key}={shlex.quote(value)}\n" for key, value in exported.variables.items())
+        )
     if json:
-        print_json(found.document)
+        print_json(exported.document)
     else:
-        print(found.text, end="")
-    if found.variables and secrets_out is None:
-        print_notice(f"The file refers to {', '.join(found.variables)}. --secrets-out FILE writes their values.")
-    if found.left_out:
-        print_notice(f"Not in the file, since another database has the name: {', '.join(found.left_out)}.")
+        print(exported.text, end="")
+    if exported.variables and secrets_out is None:
+        print_notice(f"The file refers to {', '.join(exported.variables)}. --secrets-out FILE writes their values.")
+    if exported.left_out:
+        print_notice(f"Not in the file, since another database has the name: {', '.join(exported.left_out)}.")
 
 
 def _target(database: str | None) -> str | None:
@@ -184,14 +186,14 @@ def _declared(files: Sequence[str]) -> Declared:
     for path in _paths(files):
         text, name = _text(path)
         documents += configuration.read_documents(text, name, os.environ, problems)
-    found = configuration.read(documents, problems)
+    declared = configuration.read(documents, problems)
     problems.raise_any()
-    return found
+    return declared
 
 
 def _paths(files: Sequence[str]) -> list[str]:
     """The files, with those of directories, each once."""
-    found: dict[str, None] = {}
+    paths: dict[str, None] = {}
     for file in files:
         if file.startswith("-") and file != _STDIN:
             raise UsageError(f"There is no option {file}. A file with such a name is ./{file}.")
@@ -201,12 +203,12 @@ def _paths(files: Sequence[str]) -> list[str]:
             )
             if not inside:
                 raise UnreadableInput(f"The directory {file} has no file that ends in {', '.join(_SUFFIXES)}.")
-            found.update(dict.fromkeys(inside))
+            paths.update(dict.fromkeys(inside))
         else:
-            found[file] = None
-    if len(found) > MAX_FILES:
-        raise UsageError(f"There are {len(found):,} files. A configuration has at most {MAX_FILES:,}.")
-    return list(found)
+            paths[file] = None
+    if len(paths) > MAX_FILES:
+        raise UsageError(f"There are {len(paths):,} files. A configuration has at most {MAX_FILES:,}.")
+    return list(paths)
 
 
 def _text(path: str) -> tuple[str, str]:
@@ -245,12 +247,12 @@ async def _apply(
             _write_secret(tokens_out, "".join(f"{token.name}={token.token}\n" for token in tokens))
 
     async with open_database(url) as database:
-        found = await configuration.plan(database, declared, prune=prune)
-        if found.changes:
-            print_plan(found, file=sys.stderr)
-        configuration.require_allowed(found, allow_delete=allow_delete)
+        planned = await configuration.plan(database, declared, prune=prune)
+        if planned.changes:
+            print_plan(planned, file=sys.stderr)
+        configuration.require_allowed(planned, allow_delete=allow_delete)
         if (
-            found.destructive
+            planned.destructive
             and not yes
             and not await confirm("Messages, positions or access may be lost. Apply this?")
         ):
@@ -258,7 +260,7 @@ async def _apply(
         done, _ = await configuration.apply(
             database,
             declared,
-            expected=found,
+            expected=planned,
             prune=prune,
             allow_delete=allow_delete,
             save_tokens=save,

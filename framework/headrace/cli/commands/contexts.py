@@ -64,9 +64,9 @@ def add(
         context = Context(server=server, token=token, ca_file=authorities)
     else:
         context = Context(database=database)
-    found = contexts.read()
-    found.add(name, context)
-    contexts.write(found)
+    stored = contexts.read()
+    stored.add(name, context)
+    contexts.write(stored)
     print(f"Added the context {name!r}. To use it: `headrace context use {name}`")
 
 
@@ -79,16 +79,16 @@ def use(
     """Select the context for commands that don't name a server or a database."""
     if (name is None) != none:
         raise UsageError("Give the name of a context, or --none.")
-    found = contexts.read()
-    found.use(name)
-    contexts.write(found)
+    stored = contexts.read()
+    stored.use(name)
+    contexts.write(stored)
     print("No context is in use." if name is None else f"The context {name!r} is in use.")
 
 
 def ls(*, json: JsonOption = False) -> None:
     """List the contexts, without their tokens."""
-    found = contexts.read()
-    rows = [(name, one, name == found.current) for name, one in sorted(found.contexts.items())]
+    stored = contexts.read()
+    rows = [(name, one, name == stored.current) for name, one in sorted(stored.contexts.items())]
     if json:
         print_json([_shown(name, one, current) for name, one, current in rows])
     elif not rows:
@@ -112,9 +112,9 @@ def _shown(name: str, one: Context, current: bool) -> dict[str, object]:
 
 def rm(name: ContextName, /) -> None:
     """Remove a context and its token."""
-    found = contexts.read()
-    found.remove(name)
-    contexts.write(found)
+    stored = contexts.read()
+    stored.remove(name)
+    contexts.write(stored)
     print(f"Removed the context {name!r}.")
 
 

@@ -50,22 +50,22 @@ def add(
 
 def ls(*, backend: Backend = Backend(), json: JsonOption = False) -> None:  # noqa: B008 - frozen
     """List the further databases."""
-    found = administer(backend, lambda admin: admin.databases())
+    databases = administer(backend, lambda admin: admin.databases())
     print_list(
-        found, json, ("database", "url from", "added"), lambda one: (one.name, one.url_from, time_or_dash(one.created_at)),
+        databases, json, ("database", "url from", "added"), lambda one: (one.name, one.url_from, time_or_dash(one.created_at)),
         empty="There are no further databases. Add one with `headrace database add`.",
     )  # fmt: skip
 
 
 def check(name: DatabaseName, /, *, backend: Backend = Backend(), json: JsonOption = False) -> None:  # noqa: B008 - frozen
     """Connect to a database, and check its schema, its names and the rights of its role."""
-    found = administer(backend, lambda admin: admin.check_database(name))
-    schema = f"its schema has revision {found.revision}" if found.revision else "it has no schema yet"
-    print_result(found, json, f"The database {name!r} can be used: {schema}, with {count(found.streams, 'stream')}.")
-    if found.conflicts:
+    result = administer(backend, lambda admin: admin.check_database(name))
+    schema = f"its schema has revision {result.revision}" if result.revision else "it has no schema yet"
+    print_result(result, json, f"The database {name!r} can be used: {schema}, with {count(result.streams, 'stream')}.")
+    if result.conflicts:
         print_notice(
-            f"Another database has the names of {len(found.conflicts)} of its objects, so servers don't reach them here:"
-            f" {', '.join(found.conflicts[:10])}{', …' if len(found.conflicts) > 10 else ''}. Rename or delete them."
+            f"Another database has the names of {len(result.conflicts)} of its objects, so servers don't reach them here:"
+            f" {', '.join(result.conflicts[:10])}{', …' if len(result.conflicts) > 10 else ''}. Rename or delete them."
         )
 
 
@@ -89,8 +89,10 @@ def rm(
 
 async def _rm(admin: Administration, name: str, yes: bool) -> bool:
     if not yes:
-        found = await admin.database(name)
-        if not await confirm(f"Remove the database {found.name!r} from the list? Servers will not reach its streams."):
+        database = await admin.database(name)
+        if not await confirm(
+            f"Remove the database {database.name!r} from the list? Servers will not reach its streams."
+        ):
             return False
     await admin.remove_database(name)
     return True

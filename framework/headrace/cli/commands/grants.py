@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
@@ -29,64 +30,40 @@ StreamOption = Annotated[
 SqlOption = Annotated[bool, flag("Print the SQL, and change nothing.")]
 
 
-def publish(
-    role: RoleArgument,
-    /,
-    *,
-    stream: StreamOption = [],  # noqa: B006 - not changed
-    sql: SqlOption = False,
-    database: DatabaseOption = None,
-) -> None:
-    """Let a role publish.
+def _grants(privilege: str, about: str) -> Callable[..., None]:
+    """Make the command that grants a privilege."""
 
-    It can't read messages, nor see other streams.
-    """
-    _grant("publish", role, stream, sql, database)
+    def command(
+        role: RoleArgument,
+        /,
+        *,
+        stream: StreamOption = [],  # noqa: B006 - not changed
+        sql: SqlOption = False,
+        database: DatabaseOption = None,
+    ) -> None:
+        from headrace import store
 
+        if sql:
+            print(store.grant_sql(privilege, role, stream))
+        else:
+            run_async(_give, database, privilege, role, stream)
+            print(f"The role {role} has {privilege} for {', '.join(stream) or 'all streams'}.")
 
-def consume(
-    role: RoleArgument,
-    /,
-    *,
-    stream: StreamOption = [],  # noqa: B006 - not changed
-    sql: SqlOption = False,
-    database: DatabaseOption = None,
-) -> None:
-    """Let a role run the existing consumers, and read messages.
-
-    It can't create, change, move or delete consumers.
-    """
-    _grant("consume", role, stream, sql, database)
+    command.__doc__ = about
+    return command
 
 
-def observe(
-    role: RoleArgument,
-    /,
-    *,
-    stream: StreamOption = [],  # noqa: B006 - not changed
-    sql: SqlOption = False,
-    database: DatabaseOption = None,
-) -> None:
-    """Let a role see the figures of streams and consumers.
-
-    It sees no message.
-    """
-    _grant("observe", role, stream, sql, database)
-
-
-def admin(
-    role: RoleArgument,
-    /,
-    *,
-    stream: StreamOption = [],  # noqa: B006 - not changed
-    sql: SqlOption = False,
-    database: DatabaseOption = None,
-) -> None:
-    """Let a role do everything but own the schema.
-
-    For all streams it may create streams and sources, and do the maintenance.
-    """
-    _grant("admin", role, stream, sql, database)
+publish = _grants("publish", "Let a role publish.\n\nIt can't read messages, nor see other streams.")
+consume = _grants(
+    "consume",
+    "Let a role run the existing consumers, and read messages.\n\nIt can't create, change, move or delete consumers.",
+)
+observe = _grants("observe", "Let a role see the figures of streams and consumers.\n\nIt sees no message.")
+admin = _grants(
+    "admin",
+    "Let a role do everything but own the schema.\n\n"
+    "For all streams it may create streams and sources, and do the maintenance.",
+)
 
 
 def ls(*, database: DatabaseOption = None, json: JsonOption = False) -> None:
@@ -135,16 +112,6 @@ def _remark(grant: Grant) -> str:
     if not grant.exists:
         return " (no such role)"
     return "" if grant.bound else " (of another server, run: headrace grant restore)"
-
-
-def _grant(privilege: str, role: str, streams: list[str], sql: bool, database: str | None) -> None:
-    from headrace import store
-
-    if sql:
-        print(store.grant_sql(privilege, role, streams))
-    else:
-        run_async(_give, database, privilege, role, streams)
-        print(f"The role {role} has {privilege} for {', '.join(streams) or 'all streams'}.")
 
 
 async def _give(url: str | None, privilege: str, role: str, streams: list[str]) -> None:

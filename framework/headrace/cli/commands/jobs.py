@@ -25,27 +25,27 @@ def ls(
     json: JsonOption = False,
 ) -> None:
     """List jobs, the newest first. Jobs that have ended are kept for a week."""
-    found = administer(backend, lambda admin: admin.jobs(stream, limit=limit))
+    jobs = administer(backend, lambda admin: admin.jobs(stream, limit=limit))
     print_list(
-        found,
+        jobs,
         json,
         ("id", "kind", "stream", "consumer", "state", "done#", "total#", "created"),
         lambda job: (job.id, job.kind, job.stream, job.consumer, job.state, job.done, job.total, job.created_at),
         empty="There are no jobs. `headrace consumer dead-letters redrive --background` creates one.",
     )
-    print_cut(found, limit)
+    print_cut(jobs, limit)
 
 
 def show(id: JobId, /, *, backend: Backend = Backend(), json: JsonOption = False) -> None:  # noqa: A002, B008 - frozen
     """Show a job, with how much it has done."""
-    found = administer(backend, lambda admin: admin.job(id))
-    print_result(found, json, pairs=_facts(found))
+    job = administer(backend, lambda admin: admin.job(id))
+    print_result(job, json, pairs=_facts(job))
 
 
 def cancel(id: JobId, /, *, backend: Backend = Backend(), json: JsonOption = False) -> None:  # noqa: A002, B008 - frozen
     """Cancel a job that waits or runs. Messages that it has handled stay handled."""
-    found = administer(backend, lambda admin: admin.cancel_job(id))
-    print_result(found, json, f"The job {found.id} is {found.state}. Done: {describe(found)}.")
+    job = administer(backend, lambda admin: admin.cancel_job(id))
+    print_result(job, json, f"The job {job.id} is {job.state}. Done: {describe(job)}.")
 
 
 def describe(job: Job) -> str:

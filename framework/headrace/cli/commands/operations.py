@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from inspect import Parameter, Signature
-from typing import TYPE_CHECKING, Annotated, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any
 
 import cyclopts
-from msgspec import Struct, structs
+from msgspec import structs
 
-from headrace.admin.requests.operations import CONSUMER, OPERATIONS, Command, Count, Operation
+from headrace.admin.requests.operation import CONSUMER, Command, Count, Operation
+from headrace.admin.requests.operations import OPERATIONS
 from headrace.cli.connection.backend import Backend
 from headrace.cli.connection.connect import administer
 from headrace.cli.connection.consumer_lookup import ConsumerArguments, find_consumer
@@ -59,10 +60,10 @@ def _command(method: str, operation: Operation, called: Command) -> Callable[...
     ) -> int:
         given = {} if options is None else options.criteria()
         arguments = {name: value for name, value in given.items() if value is not None}
-        found = administer(backend, call, words, arguments, backend.skips_confirmation(yes))
-        if found is None:
+        outcome = administer(backend, call, words, arguments, backend.skips_confirmation(yes))
+        if outcome is None:
             return NOT_DONE
-        names, result = found
+        names, result = outcome
         print_answer(operation, called, names, result, json)
         return NOT_DONE if isinstance(operation.answer, Count) and not result else 0
 
@@ -109,29 +110,32 @@ def _words(operation: Operation, called: Command) -> Iterator[Parameter]:
         )
 
 
+_Case = tuple[Any, Any, Callable[[], None]]
+"""A result as JSON, as `done` has it, and what prints it if there is no `done`."""
+
+
 def print_answer(operation: Operation, called: Command, names: dict[str, str], result: Any, json: bool) -> None:
     """Print what an operation has returned, as its command says, or as JSON."""
-    answer = operation.answer
+
+    def counted(answer: Count) -> _Case:
+        text = count(result, answer.unit)
+        return {answer.field: result}, text, lambda: print(f"{answer.field.capitalize()}: {text}.")
+
+    def several(type_: Any) -> _Case:
+        fields = called.fields or type_.__struct_fields__
+        rows = [[getattr(record, name) for name in fields] for record in result]
+        return result, result, lambda: print_list(rows, json, fields, list, empty="There are none.")
+
+    def one(type_: Any) -> _Case:
+        fields = called.fields or type_.__struct_fields__
+        return result, result, lambda: print_pairs((name, text_of(getattr(result, name))) for name in fields)
+
+    done = {"deleted": names[operation.names[-1]]} if operation.method == "DELETE" else names
+    nothing: _Case = done, None, lambda: None
+    as_json, value, print_text = operation.by_answer(nothing, counted, several, one)
     if json:
-        print_json(_as_json(operation, names, result))
+        print_json(as_json)
     elif called.done:
-        print(called.done.format(**names, result=count(result, answer.unit) if isinstance(answer, Count) else result))
-    elif isinstance(answer, Count):
-        print(f"{answer.field.capitalize()}: {count(result, answer.unit)}.")
-    elif types := get_args(answer):
-        columns = _columns(called, types[0])
-        print_list(result, json, columns, lambda one: [getattr(one, name) for name in columns], empty="There are none.")
+        print(called.done.format(**names, result=value))
     else:
-        print_pairs((name, text_of(getattr(result, name))) for name in _columns(called, answer))
-
-
-def _as_json(operation: Operation, names: dict[str, str], result: Any) -> Any:
-    if isinstance(operation.answer, Count):
-        return {operation.answer.field: result}
-    if operation.answer is None:
-        return {"deleted": names[operation.names[-1]]} if operation.method == "DELETE" else names
-    return result
-
-
-def _columns(called: Command, answer: type[Struct]) -> Sequence[str]:
-    return called.fields or answer.__struct_fields__
+        print_text()

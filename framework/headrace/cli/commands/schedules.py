@@ -37,12 +37,12 @@ def ls(*, backend: Backend = Backend(), json: JsonOption = False) -> None:  # no
 
 def show(name: ScheduleName, /, *, backend: Backend = Backend(), json: JsonOption = False) -> None:  # noqa: B008 - frozen
     """Show a schedule's settings and its state."""
-    found = administer(backend, lambda admin: admin.schedule(name))
+    schedule = administer(backend, lambda admin: admin.schedule(name))
     if json:
-        print_json(found)
+        print_json(schedule)
         return
-    print_pairs(_facts(found))
-    if found.state == "idle":
+    print_pairs(_facts(schedule))
+    if schedule.state == "idle":
         print_notice(_IDLE)
 
 
@@ -52,9 +52,9 @@ def run(name: ScheduleName, /, *, backend: Backend = Backend(), json: JsonOption
     A process that runs the schedule does it within two seconds. The due times
     stay as they are.
     """
-    found = administer(backend, lambda admin: admin.run_schedule(name))
-    print_result(found, json, f"Requested a message of the schedule {name!r}.")
-    if found.state == "idle":
+    schedule = administer(backend, lambda admin: admin.run_schedule(name))
+    print_result(schedule, json, f"Requested a message of the schedule {name!r}.")
+    if schedule.state == "idle":
         print_notice(f"{_IDLE} The request waits for a process that does.")
 
 

@@ -62,10 +62,10 @@ def add(
 
 def ls(*, backend: Backend = Backend(), json: JsonOption = False) -> None:  # noqa: B008 - frozen
     """List all tokens, without their secrets."""
-    found = administer(backend, lambda admin: admin.tokens())
+    tokens = administer(backend, lambda admin: admin.tokens())
     now = datetime.now(UTC)
     print_list(
-        found, json, ("token", "id", "scopes", "created", "expires", "state"),
+        tokens, json, ("token", "id", "scopes", "created", "expires", "state"),
         lambda t: (t.name, t.id, ", ".join(t.scopes), time_or_dash(t.created_at), time_or_dash(t.expires_at), _state(t, now)),
         empty="There are no tokens, so a server on this database needs none. Create one with `headrace token add`.",
     )  # fmt: skip
@@ -97,8 +97,8 @@ async def _open(url: str | None, yes: bool) -> int | None:
     from headrace.admin.tokens import delete_tokens
 
     async with open_database(url) as database:
-        found = len(await store.tokens(database))
-        if not yes and not await confirm(f"Delete {count(found, 'token')} and let requests without a token in?"):
+        tokens = len(await store.tokens(database))
+        if not yes and not await confirm(f"Delete {count(tokens, 'token')} and let requests without a token in?"):
             return None
         return await delete_tokens(Admin(database).acting_as(operator()))
 

@@ -18,16 +18,16 @@ _RANGE = re.compile(r"([0-9]{1,9})-([0-9]{1,9})")
 def _headers(given: list[str], _: str) -> dict[str, str]:
     if nothing(given):
         return {}
-    found: dict[str, str] = {}
+    headers: dict[str, str] = {}
     for one in given:
         name, colon, value = one.partition(":")
         name = name.strip()
         if not (colon and name):  # without its value, which may be a password
             raise UsageError("--push-header is NAME:VALUE, such as 'x-team: shop'.")
-        if name.lower() in map(str.lower, found):
+        if name.lower() in map(str.lower, headers):
             raise UsageError(f"--push-header gives {name!r} twice: give it once.")
-        found[name] = value.strip()
-    return found
+        headers[name] = value.strip()
+    return headers
 
 
 def _secret(text: str, _: str) -> str:

@@ -48,11 +48,11 @@ def server_options(behavior: ServerBehavior, limits: ServerLimits, *, host: str)
     from headrace.server.push.addresses import AllowedAddresses
 
     given = behavior.given() | limits.given()
-    found = server.Options(**given)
-    AllowedAddresses(found.push_allow)  # raises immediately if a network is invalid
-    OriginPolicy(found.allowed_hosts)  # or a host
-    TransformModules(found.transforms)  # or a module
-    hosts = (*found.allowed_hosts, host.partition("%")[0])
+    options = server.Options(**given)
+    AllowedAddresses(options.push_allow)  # raises immediately if a network is invalid
+    OriginPolicy(options.allowed_hosts)  # or a host
+    TransformModules(options.transforms)  # or a module
+    hosts = (*options.allowed_hosts, host.partition("%")[0])
     return server.Options(**given | {"allowed_hosts": tuple(dict.fromkeys(hosts))})
 
 

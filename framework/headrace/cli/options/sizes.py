@@ -10,9 +10,9 @@ _MAX_SIZE = 2**63 - 1
 
 def size_in_bytes(text: str, option: str) -> int:
     """Parse a size, in bytes. Raises `UsageError`, naming the option, if it is not one."""
-    found = parse_size(text)
-    if found is None:
+    size = parse_size(text)
+    if size is None:
         raise UsageError(f"{option} {text!r} is not a size. Write it as 1000000 (bytes), '500MB', '10GB' or '512MiB'.")
-    if not 0 < found <= _MAX_SIZE:
+    if not 0 < size <= _MAX_SIZE:
         raise UsageError(f"{option} {text!r} is out of range. Give a size from 1 byte to 8 EiB.")
-    return found
+    return size

@@ -87,11 +87,11 @@ def _parse_time(
         if _DURATION.fullmatch(text):
             length = timedelta(seconds=duration(text, option))
             return now - length if direction == "ago" else now + length
-        found = datetime.fromisoformat(text)
-        if found.tzinfo is None:
-            found = found.replace(tzinfo=UTC)
-            print_notice(f"{option} {text!r} has no time zone. It is read as UTC: {in_utc(found)}.")
-        return found.astimezone(UTC)
+        time = datetime.fromisoformat(text)
+        if time.tzinfo is None:
+            time = time.replace(tzinfo=UTC)
+            print_notice(f"{option} {text!r} has no time zone. It is read as UTC: {in_utc(time)}.")
+        return time.astimezone(UTC)
     except OverflowError:
         raise UsageError(f"{option} {text!r} is out of the range of times.") from None
     except ValueError:

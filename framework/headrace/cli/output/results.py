@@ -24,7 +24,7 @@ def print_result(value: object, json: bool, text: str = "", pairs: Iterable[tupl
 
 
 def print_list(
-    found: Sequence[T], json: bool, columns: Sequence[str], row: Callable[[T], Sequence[object]], *, empty: str
+    rows: Sequence[T], json: bool, columns: Sequence[str], row: Callable[[T], Sequence[object]], *, empty: str
 ) -> None:
     """Print a list.
 
@@ -35,20 +35,20 @@ def print_list(
         empty: the notice for an empty list.
     """
     if json:
-        print_json(found)
-    elif not found:
+        print_json(rows)
+    elif not rows:
         print_notice(empty)
     else:
-        print_table(columns, map(row, found))
+        print_table(columns, map(row, rows))
 
 
-def print_next_page(found: Sequence[T], limit: int, number: Callable[[T], int]) -> None:
+def print_next_page(rows: Sequence[T], limit: int, number: Callable[[T], int]) -> None:
     """Print a notice with the option for the next page, if there may be one."""
-    if len(found) == limit:
-        print_notice(f"There may be more. Continue with --above {number(found[-1])}.")
+    if len(rows) == limit:
+        print_notice(f"There may be more. Continue with --above {number(rows[-1])}.")
 
 
-def print_cut(found: Sequence[T], limit: int) -> None:
+def print_cut(rows: Sequence[T], limit: int) -> None:
     """Print a notice if a list that has no next page may have been cut."""
-    if len(found) >= limit:
+    if len(rows) >= limit:
         print_notice(f"There may be more. Show more than {limit:,} with --limit.")

@@ -3,7 +3,7 @@
 libpq defines the parameters, and `parameters.py` lists them, each with its effect on the connections of the store.
 """
 
-from headrace.model.database_url.parameters import PARAMETERS, Parameter, table
+from headrace.model.database_url.parameters import PARAMETERS, Parameter
 from headrace.model.database_url.reading import UNREADABLE, UrlError, check, is_url, read
 from headrace.model.database_url.writing import SqlalchemyDriver, sqlalchemy_url, write
 
@@ -17,6 +17,5 @@ __all__ = [
     "is_url",
     "read",
     "sqlalchemy_url",
-    "table",
     "write",
 ]

@@ -5,8 +5,6 @@ asyncpg knows some of them. It sends those that it does not know to the server, 
 
 from __future__ import annotations
 
-from itertools import groupby
-
 import msgspec
 
 AS_PSQL = "as for psql"
@@ -148,20 +146,3 @@ PARAMETERS = (
         for name in ("issuer", "client_id", "client_secret", "scope")
     ),
 )
-
-
-def table() -> str:
-    """Render the parameters as a Markdown table. Neighbours with the same effect share a row."""
-    rows = ["| parameter | the store (asyncpg) | captures and Spark (libpq) |", "| --- | --- | --- |"]
-    for cells, group in groupby(PARAMETERS, lambda parameter: (_effect(parameter), parameter.libpq)):
-        rows.append(f"| {', '.join(f'`{parameter.name}`' for parameter in group)} | {' | '.join(cells)} |")
-    return "\n".join(rows) + "\n"
-
-
-def _effect(parameter: Parameter) -> str:
-    if not parameter.refused:
-        return parameter.effect
-    if parameter.refused == ANY:
-        return f"refused. {parameter.instead}"
-    values = " and ".join(f"`{value}`" for value in parameter.refused)
-    return f"ignored, and {values} refused. {parameter.instead}"

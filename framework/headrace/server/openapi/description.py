@@ -20,8 +20,8 @@ from litestar.openapi.spec import Components, SecurityScheme, Tag
 
 from headrace.admin.requests.operations import OPERATIONS
 from headrace.server.openapi.additions import ANSWERS, EXAMPLES, PATHS
-from headrace.server.routes.callers.sessions import SignIn
 from headrace.server.routes.http_consumers import NewHttpConsumer
+from headrace.server.routes.sessions import SignIn
 from headrace.server.routes.tokens import TokenRequest
 from headrace.server.wire.common import Error
 from headrace.server.wire.consumers import ConsumerSettings, NewConsumer

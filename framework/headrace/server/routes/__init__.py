@@ -1,2 +1,1 @@
-"""Routes of the management plane, one file per topic. Each file's `ROUTES` has the handlers, with paths that lack the
-prefix."""
+"""Routes of the management plane, one file per topic. Their paths lack the prefix. `litestar_app` names the topics."""

@@ -3,12 +3,10 @@ made into messages."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated, Final
+from typing import Annotated
 from uuid import UUID
 
 from litestar import post
-from litestar.handlers import HTTPRouteHandler
 from litestar.params import Body, QueryParameter
 from msgspec.structs import asdict
 
@@ -51,19 +49,16 @@ async def _backfills(context: RouteContext, source: str | None, asked: NamePage)
     async def read(engine: Engine, asked: PageRequest[str]) -> Page[BackfillInfo]:
         return await store.backfills(engine.app.database, source, **asdict(asked), max_bytes=MAX_ANSWER_BYTES)
 
-    if source is None:
-        found, away = await merged_page(
-            context.engine,
-            read,
-            asked,
-            kind="source",
-            name=lambda backfill: backfill.source,
-            place=lambda backfill: backfill.place,
-            order=_newest_first,
-        )
-    else:
-        found, away = await read(context.engine, asked), []
-    return page(found, lambda backfill: backfill.place, asked, show=Backfill.of, unavailable=away)
+    backfills, unavailable = await merged_page(
+        context.engine,
+        read,
+        asked,
+        kind="source" if source is None else None,
+        name=lambda backfill: backfill.source,
+        place=lambda backfill: backfill.place,
+        order=_newest_first,
+    )
+    return page(backfills, lambda backfill: backfill.place, asked, show=Backfill.of, unavailable=unavailable)
 
 
 @methods.read(
@@ -118,7 +113,7 @@ async def list_failures(
     if info.kind != "postgres":
         await context.admin.failures(info.id)  # raises the error that says so
     after = max(above, asked.after or 0)
-    found = await store.capture_failures(
+    failures = await store.capture_failures(
         context.engine.app.database,
         info.id,
         above=after,
@@ -128,12 +123,4 @@ async def list_failures(
         raw=True,
     )
     of = PageRequest(limit=asked.limit, after=after or None, before=asked.before)
-    return page(found, lambda failure: failure.id, of)
-
-
-ROUTES: Final[Sequence[HTTPRouteHandler]] = (
-    check_spec,
-    list_all_backfills,
-    list_backfills,
-    list_failures,
-)
+    return page(failures, lambda failure: failure.id, of)

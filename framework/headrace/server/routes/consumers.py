@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
-
-from litestar.handlers import HTTPRouteHandler
 from litestar.params import JSONBody
 
 from headrace import store
@@ -18,9 +14,9 @@ from headrace.server.routes.context import Context, RouteContext
 from headrace.server.routes.paging import (
     PAGE_SIZE,
     NamePage,
-    consumer_place,
+    consumer_of,
+    consumer_page_key,
     page,
-    place_of,
 )
 from headrace.server.routes.parameters import ConsumerRef, Force, StreamRef, with_query
 from headrace.server.wire.common import Deleted, Listed
@@ -47,8 +43,8 @@ async def create_consumer(context: Context, stream: StreamRef, data: JSONBody[Ne
 @with_query
 async def list_all_consumers(context: Context, asked: NamePage) -> Listed[Consumer]:
     await context.check_all_streams("consume")
-    found, away = await context.consumers(None, asked.at(consumer_place))
-    return page(found, place_of, asked, show=Consumer.of, unavailable=away)
+    consumers, unavailable = await context.consumers(None, asked.at(consumer_of))
+    return page(consumers, consumer_page_key, asked, show=Consumer.of, unavailable=unavailable)
 
 
 @methods.read(
@@ -60,8 +56,8 @@ async def list_all_consumers(context: Context, asked: NamePage) -> Listed[Consum
 @with_query
 async def list_consumers(context: Context, stream: StreamRef, asked: NamePage) -> Listed[Consumer]:
     cached = await context.stream(stream, "consume")
-    found, _ = await context.consumers(cached.name, asked.at(lambda name: (cached.name, name)))
-    return page(found, lambda info: info.name, asked, show=Consumer.of)
+    consumers, _ = await context.consumers(cached.name, asked.at(lambda name: (cached.name, name)))
+    return page(consumers, lambda info: info.name, asked, show=Consumer.of)
 
 
 @methods.read(_PATH, summary="Read a consumer", tags=["Consumers"])
@@ -117,13 +113,3 @@ async def remove(context: RouteContext, cached: CachedConsumer, force: bool | No
     await context.admin.delete_consumer(cached.stream.name, cached.name, force=force is not False)
     context.engine.clear_caches()
     return Deleted(cached.id)
-
-
-ROUTES: Final[Sequence[HTTPRouteHandler]] = (
-    create_consumer,
-    list_all_consumers,
-    list_consumers,
-    read_consumer,
-    edit_consumer,
-    delete_consumer,
-)

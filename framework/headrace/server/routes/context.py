@@ -1,4 +1,4 @@
-"""What the routes of the management plane share: access checks and look-ups."""
+"""What the routes of the management plane share: access checks, look-ups, and calls of the endpoints beside Litestar."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from typing import Any, TypeAlias
 
 import msgspec
 from litestar import Request
+from litestar import Response as LitestarResponse
 from litestar.di import NamedDependency
 from litestar.types import Scope
 
 from headrace.admin import Admin
-from headrace.admin.consumers import ConsumerPages
+from headrace.admin.consumers import consumers_page
 from headrace.model.errors import UnknownSchedule, UnknownSource, UnknownStream, public_text
 from headrace.model.pages import Page, PageRequest
 from headrace.model.records import ConsumerInfo, StreamInfo
@@ -24,11 +25,12 @@ from headrace.server.data_plane.registry import CachedConsumer, CachedStream
 from headrace.server.dialects.dispatch import DataPlane
 from headrace.server.dialects.webhooks import Webhooks
 from headrace.server.engine import Engine
+from headrace.server.http import Endpoint, Response
+from headrace.server.http import Request as OwnRequest
 from headrace.server.live.refreshing import LiveState
 from headrace.server.lookups import Lookups
 from headrace.server.merging import merged_page, read_all
 from headrace.server.options import Options
-from headrace.server.routes.raw_messages import RawMessages
 from headrace.server.slashes import unmarked
 
 READING_LIMIT = 5.0
@@ -103,14 +105,9 @@ class RouteContext:
         return engine.admin(self._caller.actor)
 
     @property
-    def raw_messages(self) -> RawMessages:
-        """Reads messages without decoding their JSON."""
-        return RawMessages(self.engine.app.database, judging=READING_LIMIT)
-
-    @property
     def reading(self) -> Admin:
-        """The administration for calls that only read, with the shorter time limit of `raw_messages`."""
-        return Admin(self.engine.app.database, judging=READING_LIMIT)
+        """The administration for calls that only read, with a shorter time limit. Data and headers stay undecoded."""
+        return Admin(self.engine.app.database, judging=READING_LIMIT, raw=True)
 
     def located(self, info: StreamInfo) -> StreamInfo:
         """Return a stream with the name of its database, if that is a further one."""
@@ -183,22 +180,19 @@ class RouteContext:
         """
 
         async def read(engine: Engine, asked: PageRequest[tuple[str, str]]) -> Page[ConsumerInfo]:
-            return await ConsumerPages.of(self.admin_of(engine)).consumers(stream, asked)
+            return await consumers_page(self.admin_of(engine), stream, asked)
 
-        if stream is None:
-            found, away = await merged_page(
-                self.engine,
-                read,
-                asked,
-                kind="stream",
-                name=lambda info: info.stream,
-                place=lambda info: (info.stream, info.name),
-            )
-        else:
-            found, away = await read(self.engine, asked), []
-        for index, info in enumerate(found):
-            found[index] = await self.visible(info)
-        return found, away
+        consumers, unavailable = await merged_page(
+            self.engine,
+            read,
+            asked,
+            kind="stream" if stream is None else None,
+            name=lambda info: info.stream,
+            place=lambda info: (info.stream, info.name),
+        )
+        for index, info in enumerate(consumers):
+            consumers[index] = await self.visible(info)
+        return consumers, unavailable
 
     async def visible(self, info: ConsumerInfo) -> ConsumerInfo:
         """Return a consumer as the caller may see it. Credentials of a push consumer require `admin` of its stream."""
@@ -264,3 +258,19 @@ Context: TypeAlias = NamedDependency[RouteContext]
 def located(engine: Engine, info: StreamInfo) -> StreamInfo:
     """Return a stream with the name of its database, if that is a further one."""
     return info if engine.names is None else msgspec.structs.replace(info, database=engine.names.database)
+
+
+async def call(request: AnyRequest, endpoint: Endpoint, *names: str) -> LitestarResponse[Any]:
+    """Call an endpoint that the server dispatches before Litestar does. `names` are those in the path."""
+    pieces, caller = (await request.body(),), request.scope["state"][CALLER]
+    own_request = OwnRequest(request.scope, request.receive, tuple(map(unmarked, names)), pieces, caller)  # type: ignore[arg-type]
+    response = await endpoint(own_request)
+    if response is None:  # the client has disconnected
+        return LitestarResponse(b"", status_code=204)
+    return litestar_response(response)
+
+
+def litestar_response(response: Response) -> LitestarResponse[bytes]:
+    """Convert a response."""
+    headers = {name.decode(): value.decode("latin-1") for name, value in response.headers}
+    return LitestarResponse(response.body, status_code=response.status, headers=headers, media_type="application/json")

@@ -6,20 +6,17 @@ here with their types, and call the same code.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 from litestar import Response, post
-from litestar.handlers import HTTPRouteHandler
 from litestar.params import JSONBody, QueryParameter
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from headrace.model.messages.publish_options import PublishOptions
 from headrace.server.access import methods
 from headrace.server.data_plane.bounds import MAX_RECEIVED
-from headrace.server.routes.context import AnyRequest, Context
+from headrace.server.routes.context import AnyRequest, Context, call
 from headrace.server.routes.parameters import AnyConsumerRef, ConsumerRef, StreamRef
-from headrace.server.routes.responses import call
 from headrace.server.wire.common import Listed, Success
 from headrace.server.wire.dialect_answers import Change, NextAnswer
 from headrace.server.wire.messages import (
@@ -197,20 +194,3 @@ async def consume_nack(
 ) -> Response[Success]:
     """Settles records as failed. They are delivered again."""
     return await call(request, context.data_plane.consume.nack, consumer)
-
-
-ROUTES: Final[Sequence[HTTPRouteHandler]] = (
-    publish,
-    receive_by_query,
-    receive,
-    ack,
-    nack,
-    extend,
-    pull_by_query,
-    pull_changes,
-    pull_ack,
-    pull_nack,
-    next_records,
-    consume_ack,
-    consume_nack,
-)

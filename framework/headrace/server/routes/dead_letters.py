@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated, Any, Final
+from functools import partial
+from typing import Annotated, Any
 
-from litestar.handlers import HTTPRouteHandler
 from litestar.params import QueryParameter
 from litestar.response import Stream
 
 from headrace import store
+from headrace.admin.consumers import dead_letters_page
 from headrace.admin.validation import MAX_ANSWER_BYTES, check_seq, dead_letters_of
 from headrace.model.conditions.selections import DeadLetterCriteria, DeathCriteria
-from headrace.model.pages import PageRequest
+from headrace.model.pages import Page, PageRequest
 from headrace.model.records import BlockedKey, DeadLetter, DeadLetterGroup, GroupedBy
 from headrace.server.access import methods
+from headrace.server.data_plane.registry import CachedConsumer
 from headrace.server.errors import Problem
-from headrace.server.routes.context import Context
+from headrace.server.routes.context import Context, RouteContext
 from headrace.server.routes.inspecting.exports import EXPORT_PAGE, NDJSON, exported
 from headrace.server.routes.paging import HIGHEST, NOT_NEGATIVE, PAGE_SIZE, SeqPage, page
 from headrace.server.routes.parameters import ConsumerRef, Limit, SeqRef, StreamRef, with_criteria, with_query
@@ -59,11 +60,9 @@ async def list_dead_letters(
 ) -> Listed[DeadLetter]:
     cached = await context.consumer(stream, consumer, "consume")
     after = max(above, asked.after or 0)
-    found = await context.raw_messages.dead_letters(
-        cached, dead_letters_of(**criteria), limit=asked.limit, above=after, below=asked.before
-    )
+    letters = await _page_of(context, cached, dead_letters_of(**criteria), asked.limit, after, asked.before)
     of = PageRequest(limit=asked.limit, after=after or None, before=asked.before)
-    return page(found, lambda letter: letter.seq, of)
+    return page(letters, lambda letter: letter.seq, of)
 
 
 @methods.read(
@@ -97,8 +96,8 @@ async def group_dead_letters(
 async def export_dead_letters(context: Context, stream: StreamRef, consumer: ConsumerRef, **criteria: Any) -> Stream:
     cached = await context.consumer(stream, consumer, "consume")
     selection = dead_letters_of(**criteria)
-    first = await context.raw_messages.dead_letters(cached, selection, limit=EXPORT_PAGE)
-    return Stream(exported(context.raw_messages, cached, selection, first), media_type=NDJSON)
+    read = partial(_page_of, context, cached, selection, EXPORT_PAGE)
+    return Stream(exported(read, await read()), media_type=NDJSON)
 
 
 @methods.read(f"{_PATH}/dead_letters/{{seq:int}}", summary="Read a dead letter", tags=["Dead letters"])
@@ -106,10 +105,10 @@ async def read_dead_letter(context: Context, stream: StreamRef, consumer: Consum
     """Returns a dead letter. 404 if it does not exist."""
     cached = await context.consumer(stream, consumer, "consume")
     check_seq("seq", seq)
-    found = await context.raw_messages.dead_letters(cached, dead_letters_of(), above=seq - 1, limit=1)
-    if not found or found[0].seq != seq:
+    letters = await _page_of(context, cached, dead_letters_of(), 1, seq - 1)
+    if not letters or letters[0].seq != seq:
         raise Problem(404, "unknown_dead_letter", f"The consumer {cached.name!r} has no dead letter {seq}.")
-    return found[0]
+    return letters[0]
 
 
 @methods.read(
@@ -124,16 +123,20 @@ async def list_blocked_keys(
 ) -> Listed[BlockedKey]:
     cached = await context.consumer(stream, consumer, "consume")
     database, above = context.engine.app.database, asked.after or 0
-    found = await store.blocked_keys(
+    keys = await store.blocked_keys(
         database, cached.number, limit=asked.limit, above=above, below=asked.before, max_bytes=MAX_ANSWER_BYTES
     )
-    return page(found, lambda blocked: blocked.seq, asked)
+    return page(keys, lambda blocked: blocked.seq, asked)
 
 
-ROUTES: Final[Sequence[HTTPRouteHandler]] = (
-    list_dead_letters,
-    group_dead_letters,
-    export_dead_letters,
-    read_dead_letter,
-    list_blocked_keys,
-)
+async def _page_of(
+    context: RouteContext,
+    consumer: CachedConsumer,
+    selection: DeadLetterCriteria,
+    limit: int,
+    above: int = 0,
+    below: int | None = None,
+) -> Page[DeadLetter]:
+    return await dead_letters_page(
+        context.reading, consumer.stream.name, consumer.number, selection, limit=limit, above=above, below=below
+    )

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated, Final
+from typing import Annotated
 
-from litestar.handlers import HTTPRouteHandler
 from litestar.params import JSONBody
 from msgspec import UNSET, Meta, UnsetType
 
@@ -13,7 +11,7 @@ from headrace.server.access import methods
 from headrace.server.errors import invalid
 from headrace.server.routes.consumers import create, edit, remove
 from headrace.server.routes.context import Context, RouteContext
-from headrace.server.routes.paging import PAGE_SIZE, NamePage, consumer_place, page, place_of
+from headrace.server.routes.paging import PAGE_SIZE, NamePage, consumer_of, consumer_page_key, page
 from headrace.server.routes.parameters import AnyConsumerRef, Force, with_query
 from headrace.server.wire.common import Deleted, Listed
 from headrace.server.wire.consumer_answers import HttpConsumer
@@ -48,8 +46,8 @@ async def create_http_consumer(context: Context, data: JSONBody[NewHttpConsumer]
 @with_query
 async def list_http_consumers(context: Context, asked: NamePage) -> Listed[HttpConsumer]:
     await context.check_all_streams("consume")
-    found, away = await context.consumers(None, asked.at(consumer_place))
-    return page(found, place_of, asked, show=HttpConsumer.of, unavailable=away)
+    consumers, away = await context.consumers(None, asked.at(consumer_of))
+    return page(consumers, consumer_page_key, asked, show=HttpConsumer.of, unavailable=away)
 
 
 @methods.read(_PATH, summary="Read a consumer", tags=["Consume API"])
@@ -87,12 +85,3 @@ async def _stream(context: RouteContext, data: NewHttpConsumer) -> str:
     else:
         remedy = "Create a stream first, by POST to /v1/streams."
     raise invalid(f"`stream` is missing, and there are {len(names)} streams. {remedy}", "stream", remedy)
-
-
-ROUTES: Final[Sequence[HTTPRouteHandler]] = (
-    create_http_consumer,
-    list_http_consumers,
-    read_http_consumer,
-    edit_http_consumer,
-    delete_http_consumer,
-)

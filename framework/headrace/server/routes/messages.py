@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated, Final
+from typing import Annotated
 
 import msgspec
-from litestar.handlers import HTTPRouteHandler
 from litestar.params import JSONBody, QueryParameter
 from msgspec.structs import asdict, replace
 
 from headrace import store
-from headrace.admin.messages import publish_by_hand
+from headrace.admin.messages import messages_page, publish_by_hand
 from headrace.admin.validation import MAX_ANSWER_BYTES, of_key, selection_of
 from headrace.model.messages.payloads import encode_headers
 from headrace.model.records import Erasure
@@ -74,22 +72,22 @@ async def list_messages(context: Context, stream: StreamRef, asked: MessagePage)
         chosen = replace(chosen, start_seq=max(asked.start_seq or 1, above + 1))
     if below is not None:
         chosen = replace(chosen, end_seq=below - 1)
-    found = await context.raw_messages.messages(
-        cached.name, chosen, limit=asked.limit, newest=newest == (before is None)
+    messages = await messages_page(
+        context.reading, cached.name, chosen, limit=asked.limit, newest=newest == (before is None)
     )
     if newest:
-        found.reverse()
-    return page(found, lambda message: message.seq, asked, show=lambda message: Message.of(message, cached.id))
+        messages.reverse()
+    return page(messages, lambda message: message.seq, asked, show=lambda message: Message.of(message, cached.id))
 
 
 @methods.read("/streams/{stream:str}/messages/{key:str}", summary="Read the latest message of a key", tags=["Messages"])
 async def read_message(context: Context, stream: StreamRef, key: KeyRef) -> Message:
     """Returns the latest message of a key. 404 if the key has none."""
     cached = await context.stream(stream, "consume")
-    found = await context.raw_messages.message(cached.name, unmarked(key))
-    if found is None:
+    message = await context.reading.message(cached.name, unmarked(key))
+    if message is None:
         raise _unknown_key(cached.name, unmarked(key))
-    return Message.of(found, cached.id)
+    return Message.of(message, cached.id)
 
 
 @methods.read(
@@ -100,10 +98,10 @@ async def read_message(context: Context, stream: StreamRef, key: KeyRef) -> Mess
 async def read_standing(context: Context, stream: StreamRef, key: KeyRef) -> Listed[ConsumerStanding]:
     """Returns the state of the key's latest message in every consumer of the stream."""
     cached = await context.stream(stream, "consume")
-    found = await context.reading.standing(cached.name, unmarked(key))
-    if found is None:
+    standing = await context.reading.standing(cached.name, unmarked(key))
+    if standing is None:
         raise _unknown_key(cached.name, unmarked(key))
-    seq, standings = found
+    seq, standings = standing
     return Listed([ConsumerStanding.of(one, seq) for one in standings])
 
 
@@ -153,8 +151,10 @@ async def erase(context: Context, stream: StreamRef, data: JSONBody[Erase]) -> E
 async def list_erasures(context: Context, stream: StreamRef, asked: SeqPage) -> Listed[Erasure]:
     cached = await context.stream(stream, "admin")
     limit, above = min(asked.limit, _MOST_ERASURES), asked.after or 0
-    found = await store.erasures(context.engine.app.database, cached.name, limit=limit, above=above, below=asked.before)
-    return page(found, lambda erasure: erasure.seq, asked)
+    erasures = await store.erasures(
+        context.engine.app.database, cached.name, limit=limit, above=above, below=asked.before
+    )
+    return page(erasures, lambda erasure: erasure.seq, asked)
 
 
 def _one_of(filters: list[str] | None, older: list[str] | None) -> list[str] | None:
@@ -167,14 +167,3 @@ def _one_of(filters: list[str] | None, older: list[str] | None) -> list[str] | N
 
 def _unknown_key(stream: str, key: str) -> Problem:
     return Problem(404, "unknown_key", f"The stream {stream!r} has no message with the key {key!r}.")
-
-
-ROUTES: Final[Sequence[HTTPRouteHandler]] = (
-    list_messages,
-    read_message,
-    read_standing,
-    republish,
-    publish,
-    erase,
-    list_erasures,
-)

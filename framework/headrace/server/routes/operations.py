@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
 from inspect import Parameter, Signature, cleandoc
-from typing import Annotated, Any, Final, Optional, get_args, get_origin
+from typing import Annotated, Any, Final, NamedTuple, Optional, get_args, get_origin
 
 from litestar import delete, get, post
 from litestar.handlers import HTTPRouteHandler
@@ -14,10 +13,9 @@ from litestar.params import JSONBody, QueryParameter
 from msgspec import Struct, defstruct, structs
 
 from headrace.admin import Admin
-from headrace.admin.requests.operations import (
+from headrace.admin.requests.operation import (
     CONSUMER,
     DATABASE,
-    OPERATIONS,
     SCHEDULE,
     SOURCE,
     STREAM,
@@ -25,6 +23,7 @@ from headrace.admin.requests.operations import (
     Count,
     Operation,
 )
+from headrace.admin.requests.operations import OPERATIONS
 from headrace.model.capture import Backfill, BackfillInfo
 from headrace.model.records import ConsumerInfo
 from headrace.model.sources import SourceInfo
@@ -78,7 +77,7 @@ async def _schedule(context: RouteContext, request: AnyRequest, need: Need, sche
 
 
 async def _of_all_streams(context: RouteContext, request: AnyRequest, need: Need, **ref: str) -> tuple[str, ...]:
-    await context.check_all_streams("admin")
+    await context.check_all_streams(need)
     return tuple(map(unmarked, ref.values()))
 
 
@@ -122,18 +121,20 @@ def _route(name: str, operation: Operation) -> HTTPRouteHandler:
     """Make the route of an operation."""
     beginning = max((path for path in SUBJECTS if operation.path.startswith(path)), key=len)
     subject = SUBJECTS[beginning]
-    need: Need = "admin" if operation.changes else "consume"
+    form = operation.by_answer(
+        Form(Success, _success), _counted, _listed, lambda type_: Form(SHOWN.get(type_, type_), _shown)
+    )
     in_query = structs.fields(operation.body) if operation.body is not None and operation.method == "GET" else ()
 
     async def handle(request: Any, context: RouteContext, data: Any = None, **given: Any) -> Any:
         query = {field.name: given.pop(field.name) for field in in_query}
-        found = await subject.find(context, request, need, **given)
+        names = await subject.find(context, request, operation.need, **given)
         body = operation.body() if data is None and operation.body is not None and not in_query else data
         arguments = query if body is None else structs.asdict(body)
-        result = await getattr(context.admin, name)(*found, **arguments)
+        result = await getattr(context.admin, name)(*names, **arguments)
         if operation.changes:
             subject.changed(context, result)
-        return await _answer(operation, result, partial(_shown, context))
+        return await form.make(context, result)
 
     parameters: dict[str, Any] = {"request": AnyRequest, "context": Context, **subject.refs}
     made = [Parameter(one, Parameter.KEYWORD_ONLY) for one in parameters]
@@ -146,7 +147,7 @@ def _route(name: str, operation: Operation) -> HTTPRouteHandler:
         made.append(Parameter("data", Parameter.KEYWORD_ONLY, default=None))
     handle.__name__ = handle.__qualname__ = name if operation.method != "GET" else f"read_{name}"
     handle.__signature__ = Signature(made)  # type: ignore[attr-defined]
-    handle.__annotations__ = {**parameters, "return": _answer_type(operation)}
+    handle.__annotations__ = {**parameters, "return": form.type}
     decorate: Callable[[Any], HTTPRouteHandler] = _METHODS[operation.method](
         subject.path + operation.path.removeprefix(beginning),
         effect="change" if operation.changes else "read",
@@ -161,20 +162,15 @@ def _route(name: str, operation: Operation) -> HTTPRouteHandler:
 def _query_parameter(type_: Any) -> Any:
     """Return the parameter for a field, whose description and limits are those of its `Meta`."""
     base, *metas = get_args(type_) if get_origin(type_) is Annotated else (type_,)
-    found = {name: getattr(meta, name) for meta in metas for name in ("description", "ge", "gt", "le", "lt")}
-    return Annotated[base, QueryParameter(**found)]
+    described = {name: getattr(meta, name) for meta in metas for name in ("description", "ge", "gt", "le", "lt")}
+    return Annotated[base, QueryParameter(**described)]
 
 
-def _answer_type(operation: Operation) -> Any:
-    answer = operation.answer
-    if answer is None:
-        return Success
-    if isinstance(answer, Count):
-        counted = defstruct(answer.field.title(), [(answer.field, int)])
-        return defstruct(f"{answer.field.title()}Answer", [("data", counted)])
-    if types := get_args(answer):
-        return Listed[SHOWN.get(types[0], types[0])]  # type: ignore[misc]
-    return SHOWN.get(answer, answer)
+class Form(NamedTuple):
+    """The form of an answer: its type, and what makes it of the result of the method."""
+
+    type: Any
+    make: Callable[[RouteContext, Any], Awaitable[Any]]
 
 
 async def _shown(context: RouteContext, record: Any) -> Any:
@@ -185,14 +181,23 @@ async def _shown(context: RouteContext, record: Any) -> Any:
     return record if form is None else form.of(record)
 
 
-async def _answer(operation: Operation, result: Any, shown: Callable[[Any], Awaitable[Any]]) -> Any:
-    """Return what is sent for the result of the method."""
-    answer = operation.answer
-    if answer is None:
-        return Success(success=True)
-    if isinstance(answer, Count):
-        return {"data": {answer.field: result}}
-    return Listed([await shown(one) for one in result]) if get_args(answer) else await shown(result)
+async def _success(context: RouteContext, result: None) -> Success:
+    return Success(success=True)
+
+
+def _counted(count: Count) -> Form:
+    async def make(context: RouteContext, result: int) -> Any:
+        return {"data": {count.field: result}}
+
+    counted = defstruct(count.field.title(), [(count.field, int)])
+    return Form(defstruct(f"{count.field.title()}Answer", [("data", counted)]), make)
+
+
+def _listed(type_: Any) -> Form:
+    async def make(context: RouteContext, result: Sequence[Any]) -> Any:
+        return Listed([await _shown(context, one) for one in result])
+
+    return Form(Listed[SHOWN.get(type_, type_)], make)  # type: ignore[misc]
 
 
 ROUTES: Final[Sequence[HTTPRouteHandler]] = tuple(_route(name, operation) for name, operation in OPERATIONS.items())

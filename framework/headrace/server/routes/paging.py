@@ -25,18 +25,18 @@ _AFTER = "Return what comes after this place of the list: `next` of the page bef
 _BEFORE = "Return what comes before this place of the list: `prev` of the page after."
 HIGHEST = 2**62
 NOT_NEGATIVE = {"minimum": 0}  # Litestar describes no limit of 0
-_LONGEST_PLACE = 48 + 1 + MAX_NAME  # `stream:name` of a consumer
+_LONGEST_PAGE_KEY = 48 + 1 + MAX_NAME  # `stream:name` of a consumer
 
 PAGE_SIZE = amount(MAX_ANSWER_BYTES, "bytes")
 """The size in words at which a page ends."""
 
 AfterSeq = Annotated[int | None, QueryParameter(ge=0, lt=HIGHEST, description=_AFTER, schema_extra=NOT_NEGATIVE)]
 BeforeSeq = Annotated[int | None, QueryParameter(ge=0, lt=HIGHEST, description=_BEFORE, schema_extra=NOT_NEGATIVE)]
-AfterName = Annotated[str | None, QueryParameter(max_length=_LONGEST_PLACE, pattern=NO_NUL, description=_AFTER)]
-BeforeName = Annotated[str | None, QueryParameter(max_length=_LONGEST_PLACE, pattern=NO_NUL, description=_BEFORE)]
+AfterName = Annotated[str | None, QueryParameter(max_length=_LONGEST_PAGE_KEY, pattern=NO_NUL, description=_AFTER)]
+BeforeName = Annotated[str | None, QueryParameter(max_length=_LONGEST_PAGE_KEY, pattern=NO_NUL, description=_BEFORE)]
 
 
-class OnePlace(PageRequest[Place], frozen=True, kw_only=True):
+class PageQuery(PageRequest[Place], frozen=True, kw_only=True):
     """The query parameters of a list. Raises a `Problem` if both `after` and `before` are given."""
 
     def __post_init__(self) -> None:
@@ -44,7 +44,7 @@ class OnePlace(PageRequest[Place], frozen=True, kw_only=True):
             raise invalid("Give either after or before, not both.", "before")
 
 
-class SeqPage(OnePlace[int], frozen=True, kw_only=True):
+class SeqPage(PageQuery[int], frozen=True, kw_only=True):
     """A page of a list in the order of seqs."""
 
     limit: Limit = 100
@@ -52,7 +52,7 @@ class SeqPage(OnePlace[int], frozen=True, kw_only=True):
     before: BeforeSeq = None
 
 
-class NamePage(OnePlace[str], frozen=True, kw_only=True):
+class NamePage(PageQuery[str], frozen=True, kw_only=True):
     """A page of a list in the order of names."""
 
     limit: Limit = MAX_LIMIT
@@ -88,12 +88,12 @@ def page(
     return Listed([show(item) for item in found], following, previous, list(unavailable))
 
 
-def place_of(consumer: ConsumerInfo) -> str:
-    """The place of a consumer in the list of all consumers: `stream:name`."""
+def consumer_page_key(consumer: ConsumerInfo) -> str:
+    """The page key of a consumer in the list of all consumers: `stream:name`."""
     return f"{consumer.stream}:{consumer.name}"
 
 
-def consumer_place(text: str) -> tuple[str, str]:
-    """The stream and the name of a place in the list of all consumers."""
+def consumer_of(text: str) -> tuple[str, str]:
+    """The stream and the name of a page key of the list of all consumers."""
     stream, _, name = text.partition(":")
     return stream, name

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Annotated, Final, Literal
+from typing import Annotated, Literal
 
-from litestar.handlers import HTTPRouteHandler
 from litestar.params import JSONBody, QueryParameter
 from msgspec import structs
 
+from headrace.admin.consumers import peek_page
 from headrace.model.ack_ids import AckIds
 from headrace.model.records import PeekedMessage
 from headrace.server.access import methods
@@ -67,25 +67,27 @@ async def peek(context: Context, stream: StreamRef, consumer: ConsumerRef, asked
     descending = asked.sort == "seq_desc" and not of_each
     downwards = descending != back
     place = asked.before if back else asked.after
-    read = await context.raw_messages.peek(
-        cached,
+    read = await peek_page(
+        context.reading,
+        cached.stream.name,
+        cached.number,
         limit=limit,
         above=0 if downwards or place is None else place,
         below=None if not downwards else _END if place is None else place,
         states=asked.states,
     )
     now = datetime.now(UTC)
-    found = [message for message in read if visible is None or visible == _visible(message, now)]
+    messages = [message for message in read if visible is None or visible == _visible(message, now)]
     end = _end(read, downwards) if read.more else None
     if not of_each:
-        found, end = _page(found, _known_up_to(read, limit, downwards, end), limit, downwards)
+        messages, end = _page(messages, _known_up_to(read, limit, downwards, end), limit, downwards)
         if back:
-            found.reverse()
-    first, last = (found[0].seq, found[-1].seq) if found else (None, None)
-    if of_each and found:
-        first, last = min(message.seq for message in found), max(message.seq for message in found)
+            messages.reverse()
+    first, last = (messages[0].seq, messages[-1].seq) if messages else (None, None)
+    if of_each and messages:
+        first, last = min(message.seq for message in messages), max(message.seq for message in messages)
     return Listed(
-        [peeked(message, cached.stream.id, _ack_id(cached, message, sealing)) for message in found],
+        [peeked(message, cached.stream.id, _ack_id(cached, message, sealing)) for message in messages],
         last if back else end,
         end if back else first if asked.after is not None else None,
     )
@@ -98,10 +100,10 @@ async def seek(context: Context, stream: StreamRef, consumer: ConsumerRef, data:
     and `skipped` ones are passed over."""
     if data.dry_run:
         cached = await context.consumer(stream, consumer, "consume")
-        preview = await context.reading.seek_preview(cached.stream.name, cached.name, data.place())
+        preview = await context.reading.seek_preview(cached.stream.name, cached.name, data.target())
         return PositionAnswer(Position(**structs.asdict(preview)))
     cached = await context.consumer(stream, consumer, "admin")
-    position = await context.admin.seek(cached.stream.name, cached.name, data.place())
+    position = await context.admin.seek(cached.stream.name, cached.name, data.target())
     return PositionAnswer(Position(position=position))
 
 
@@ -110,8 +112,8 @@ async def read_push_status(context: Context, stream: StreamRef, consumer: Consum
     """Returns the circuit breaker, the last answers of the endpoint, and how many messages the servers that run now have sent. 422
     for a consumer that is no push consumer."""
     cached = await context.consumer(stream, consumer, "consume")
-    found = await context.admin.push_status(cached.stream.name, cached.name)
-    return PushStatusAnswer(structs.replace(found, url=await context.visible_url(cached.stream.name, found.url)))
+    status = await context.admin.push_status(cached.stream.name, cached.name)
+    return PushStatusAnswer(structs.replace(status, url=await context.visible_url(cached.stream.name, status.url)))
 
 
 def _visible(message: PeekedMessage, now: datetime) -> bool:
@@ -150,10 +152,3 @@ def _page(
     found = sorted(found, key=lambda message: message.seq, reverse=downwards)
     known = [message for message in found if end is None or (message.seq >= end if downwards else message.seq <= end)]
     return known[:limit], known[limit - 1].seq if len(known) > limit else end
-
-
-ROUTES: Final[Sequence[HTTPRouteHandler]] = (
-    peek,
-    seek,
-    read_push_status,
-)

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import suppress
-from typing import Final
 
-from litestar.handlers import HTTPRouteHandler
 from msgspec.structs import asdict
 
 from headrace import store
@@ -49,17 +46,17 @@ async def _page_of(engine: Engine, asked: PageRequest[Place]) -> Page[ScheduleIn
     """Read a page of a database. Its list is sorted by name, so the schedule of the place's name may belong to it, too."""
     database, after, before = engine.app.database, asked.after, asked.before
     names = asked.at(lambda place: place[0])
-    found = await store.schedules(database, **asdict(names), max_bytes=MAX_ANSWER_BYTES)
+    schedules = await store.schedules(database, **asdict(names), max_bytes=MAX_ANSWER_BYTES)
     place = after or before
     if place is None or place[1] == _LAST:
-        return found
+        return schedules
     with suppress(UnknownSchedule):
         same = await store.schedule(database, place[0])
         if after is not None and _place(same) > after:
-            found.insert(0, same)
+            schedules.insert(0, same)
         elif before is not None and _place(same) < before:
-            found.append(same)
-    return found
+            schedules.append(same)
+    return schedules
 
 
 @methods.read(
@@ -72,12 +69,9 @@ async def _page_of(engine: Engine, asked: PageRequest[Place]) -> Page[ScheduleIn
 async def list_schedules(context: Context, asked: NamePage) -> Listed[ScheduleInfo]:
     await context.check_all_streams("consume")
     places = asked.at(_place_in)
-    found, away = await merged_page(
+    schedules, unavailable = await merged_page(
         context.engine, _page_of, places, kind="stream", name=lambda info: info.stream, place=_place
     )
     further = context.engine.further
     name = _ref if further is not None and further.exist else lambda info: info.name
-    return page(found, name, asked, unavailable=away)
-
-
-ROUTES: Final[Sequence[HTTPRouteHandler]] = (list_schedules,)
+    return page(schedules, name, asked, unavailable=unavailable)

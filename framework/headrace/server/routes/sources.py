@@ -6,11 +6,9 @@ endpoint.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated, Final
+from typing import Annotated
 
 from litestar import Response, post
-from litestar.handlers import HTTPRouteHandler
 from litestar.params import Body, Parameter, QueryParameter
 from msgspec import UNSET
 from msgspec.structs import asdict
@@ -25,11 +23,9 @@ from headrace.server.access import methods
 from headrace.server.claims import claimed
 from headrace.server.engine import Engine
 from headrace.server.merging import merged_page
-from headrace.server.routes import captures
-from headrace.server.routes.context import AnyRequest, Context, RouteContext
+from headrace.server.routes.context import AnyRequest, Context, RouteContext, call
 from headrace.server.routes.paging import PAGE_SIZE, NamePage, page
 from headrace.server.routes.parameters import Limit, SourceRef, with_query
-from headrace.server.routes.responses import call
 from headrace.server.wire.captures import DeletedSource
 from headrace.server.wire.common import Listed, Success
 from headrace.server.wire.sources import NewSource, Source, SourceSettings, source_of
@@ -70,11 +66,11 @@ def _name(info: SourceInfo) -> str:
 async def list_sources(context: Context, asked: NamePage) -> Listed[Source]:
     await context.check_all_streams("admin")
 
-    async def read(one: Engine, asked: PageRequest[str]) -> Page[SourceInfo]:
-        return await store.sources(one.app.database, **asdict(asked), max_bytes=MAX_ANSWER_BYTES)
+    async def read(engine: Engine, asked: PageRequest[str]) -> Page[SourceInfo]:
+        return await store.sources(engine.app.database, **asdict(asked), max_bytes=MAX_ANSWER_BYTES)
 
-    found, away = await merged_page(context.engine, read, asked, kind="source", name=_name, place=_name)
-    return page(found, _name, asked, show=source_of, unavailable=away)
+    sources, unavailable = await merged_page(context.engine, read, asked, kind="source", name=_name, place=_name)
+    return page(sources, _name, asked, show=source_of, unavailable=unavailable)
 
 
 @methods.read("/sources/{source:str}", summary="Read a source", tags=["Sources"])
@@ -142,15 +138,3 @@ async def deliver(
     """Publishes a delivery. The body may be anything. No token is needed. 401 if the source requires a signature
     and the request has none or an invalid one. The answer is sent after the commit."""
     return await call(request, context.webhooks.deliver, source)
-
-
-ROUTES: Final[Sequence[HTTPRouteHandler]] = (
-    create_source,
-    list_sources,
-    read_source,
-    list_deliveries,
-    edit_source,
-    delete_source,
-    *captures.ROUTES,
-    deliver,
-)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated, Final
+from typing import Annotated
 
-from litestar.handlers import HTTPRouteHandler
 from litestar.params import JSONBody, QueryParameter
 from msgspec.structs import asdict
 
@@ -48,12 +46,12 @@ async def list_streams(context: Context, asked: NamePage) -> Listed[Stream]:
     """Returns streams by name."""
     await context.check_all_streams("consume")
 
-    async def read(one: Engine, asked: PageRequest[str]) -> Page[StreamInfo]:
-        found = await store.streams(one.app.database, **asdict(asked))
-        return Page((located(one, info) for info in found), more=found.more)
+    async def read(engine: Engine, asked: PageRequest[str]) -> Page[StreamInfo]:
+        streams = await store.streams(engine.app.database, **asdict(asked))
+        return Page((located(engine, info) for info in streams), more=streams.more)
 
-    found, away = await merged_page(context.engine, read, asked, kind="stream", name=_name, place=_name)
-    return page(found, _name, asked, show=Stream.of, unavailable=away)
+    streams, unavailable = await merged_page(context.engine, read, asked, kind="stream", name=_name, place=_name)
+    return page(streams, _name, asked, show=Stream.of, unavailable=unavailable)
 
 
 @methods.read("/streams/{stream:str}", summary="Read a stream", tags=["Streams"])
@@ -91,12 +89,3 @@ async def delete_stream(
         await context.engine.names.forget("stream", cached.name)
     context.engine.clear_caches()
     return Deleted(cached.id)
-
-
-ROUTES: Final[Sequence[HTTPRouteHandler]] = (
-    create_stream,
-    list_streams,
-    read_stream,
-    edit_stream,
-    delete_stream,
-)

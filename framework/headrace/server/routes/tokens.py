@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Annotated, Final, TypeVar
+from collections.abc import Callable
+from typing import Annotated, TypeVar
 
-from litestar.handlers import HTTPRouteHandler
 from litestar.params import JSONBody
 from msgspec import Meta, Struct
 from msgspec.structs import asdict
@@ -82,8 +81,8 @@ async def create_token(context: Context, data: JSONBody[TokenRequest]) -> NewTok
 @with_query
 async def list_tokens(context: Context, asked: NamePage) -> Listed[TokenInfo]:
     await context.check_all_streams("admin")
-    found = await store.tokens(context.engine.app.database, **asdict(asked), max_bytes=MAX_ANSWER_BYTES)
-    return page(found, lambda token: token.name, asked)
+    tokens = await store.tokens(context.engine.app.database, **asdict(asked), max_bytes=MAX_ANSWER_BYTES)
+    return page(tokens, lambda token: token.name, asked)
 
 
 def _field(field: str, check: Callable[[Value], T], value: Value) -> T:
@@ -91,9 +90,3 @@ def _field(field: str, check: Callable[[Value], T], value: Value) -> T:
         return check(value)
     except (InvalidInput, ConfigurationError) as error:
         raise invalid(public_text(error), field) from error
-
-
-ROUTES: Final[Sequence[HTTPRouteHandler]] = (
-    create_token,
-    list_tokens,
-)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct, field
 
-from headrace.admin.requests.bodies import DeadLetterCriteria
+from headrace.admin.requests.consumers import DeadLetterCriteria
 from headrace.model.watching.operations import Job, JobKind
 
 

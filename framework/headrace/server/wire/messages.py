@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from headrace.admin.messages import MAX_ERASED
-from headrace.admin.requests.bodies import Choice
+from headrace.admin.requests.consumers import Choice
 from headrace.model.keys import MAX_KEY_BYTES
 from headrace.model.messages.publish_options import PublishOptions
 from headrace.model.records import PeekedMessage, Standing, StoredMessage

@@ -20,7 +20,7 @@ class Seek(Struct, kw_only=True, forbid_unknown_fields=True):
 
     dry_run: Annotated[bool, Meta(description="Only say what the seek would do.")] = False
 
-    def place(self) -> int | datetime | str:
+    def target(self) -> int | datetime | str:
         """Return the position as `Admin.seek` takes it. Raises a `Problem` for any other value."""
         if isinstance(self.to, int) or self.to in ("start", "end"):
             return self.to

@@ -10,8 +10,7 @@ import msgspec
 
 from headrace.model.errors import UnknownSchedule
 from headrace.model.pages import Page
-from headrace.model.schedules import ScheduleInfo, ScheduleSpec
-from headrace.model.schedules.spec import RESTARTING
+from headrace.model.schedules import RESTARTING, ScheduleInfo, ScheduleSpec
 from headrace.store.database.database import Executor
 from headrace.store.database.pages import page_of
 

@@ -79,14 +79,14 @@ def ls(
 
     A worker is a process that works on the consumer, or holds messages of it.
     """
-    found, serving = administer(backend, _ls, stream, json or backend.as_curl)
+    consumers, serving = administer(backend, _ls, stream, json or backend.as_curl)
 
     def row(c: ConsumerInfo) -> tuple[object, ...]:
         workers = max(c.owners or 0, serving[c.stream, c.name])
         return c.stream, c.name, c.lag, c.num_ack_pending, c.parked, c.blocked, c.dead_letters, workers, _state(c)
 
     print_list(
-        found,
+        consumers,
         json,
         ("stream", "consumer", "lag#", "in flight#", "parked#", "blocked#", "dead#", "workers#", "state"),
         row,
@@ -101,14 +101,14 @@ async def _ls(
 
     A token for some streams, or a database role without the right to see processes, gets no such numbers.
     """
-    found = await admin.consumers(stream)
+    consumers = await admin.consumers(stream)
     if only_consumers:
-        return found, Counter()
+        return consumers, Counter()
     try:
         processes = await admin.processes()
     except HeadraceError:
-        return found, Counter()
-    return found, Counter(
+        return consumers, Counter()
+    return consumers, Counter(
         (one.stream, one.name) for process in processes if not process.gone for one in process.consumers
     )
 
@@ -119,8 +119,8 @@ def info(
     json: JsonOption = False,
 ) -> None:
     """Show one consumer: its position, its messages in flight, and its settings."""
-    found = administer_consumer(backend, consumer, lambda admin, stream, name: admin.consumer(stream, name))
-    print_result(found, json, pairs=[*_facts(found), *_settings(found)])
+    state = administer_consumer(backend, consumer, lambda admin, stream, name: admin.consumer(stream, name))
+    print_result(state, json, pairs=[*_facts(state), *_settings(state)])
 
 
 def edit(

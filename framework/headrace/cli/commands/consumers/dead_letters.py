@@ -75,34 +75,34 @@ def ls(
         _print_groups(backend, consumer, by, selection.criteria() | {"limit": limit}, json)
         return
     criteria = selection.criteria() | {"above": above, "limit": limit}
-    found = administer_consumer(
+    letters = administer_consumer(
         backend, consumer, lambda admin, stream, name: admin.dead_letters(stream, name, **criteria)
     )
     print_list(
-        found,
+        letters,
         json,
         ("seq#", "key", "died", "attempts#", "reason", "blocks", "error…"),
         lambda d: (str(d.seq), d.key, d.died_at, d.attempts, d.reason, "key" if d.blocks else "", d.error or ""),
         empty="There are no dead letters.",
     )
-    print_next_page(found, limit, lambda letter: letter.seq)
+    print_next_page(letters, limit, lambda letter: letter.seq)
 
 
 def _print_groups(
     backend: Backend, consumer: tuple[str, ...], by: GroupedBy, criteria: dict[str, Any], json: bool
 ) -> None:
-    found = administer_consumer(
+    groups = administer_consumer(
         backend, consumer, lambda admin, stream, name: admin.dead_letter_groups(stream, name, by, **criteria)
     )
     print_list(
-        found,
+        groups,
         json,
         ("dead letters#", "first", "last", "lowest#", f"{by}…"),
         lambda group: (str(group.messages), group.first_died_at, group.last_died_at, str(group.lowest), group.value),
         empty="There are no dead letters.",
     )
-    if len(found) >= criteria["limit"]:
-        print_notice(f"These are the {len(found)} largest groups. There may be more, see --limit.")
+    if len(groups) >= criteria["limit"]:
+        print_notice(f"These are the {len(groups)} largest groups. There may be more, see --limit.")
 
 
 def show(
@@ -116,8 +116,8 @@ def show(
             "Give the consumer and the seq of a dead letter, such as `orders ship 42`. List them with `ls`."
         )
     seq = int(words[-1])
-    found = administer_consumer(backend, words[:-1], lambda admin, stream, name: admin.dead_letter(stream, name, seq))
-    print_result(found, json, pairs=_facts(found))
+    letter = administer_consumer(backend, words[:-1], lambda admin, stream, name: admin.dead_letter(stream, name, seq))
+    print_result(letter, json, pairs=_facts(letter))
 
 
 def export(
@@ -156,8 +156,10 @@ def redrive(
     criteria = selection.criteria() | {"dry_run": dry_run}
     if background:
         return _begin(backend, consumer, "redrive", criteria, json)
-    found = administer_consumer(backend, consumer, lambda admin, stream, name: admin.redrive(stream, name, **criteria))
-    return _report("To be redriven" if dry_run else "Redriven", "redriven", found, selection, dry_run, json)
+    redriven = administer_consumer(
+        backend, consumer, lambda admin, stream, name: admin.redrive(stream, name, **criteria)
+    )
+    return _report("To be redriven" if dry_run else "Redriven", "redriven", redriven, selection, dry_run, json)
 
 
 def purge(
@@ -179,10 +181,10 @@ def purge(
     if background:
         criteria = selection.criteria() | {"dry_run": dry_run}
         return _begin(backend, consumer, "purge", criteria, json, asks=not skips)
-    found = administer_consumer(backend, consumer, _purge, selection, dry_run, skips)
-    if found is None:
+    purged = administer_consumer(backend, consumer, _purge, selection, dry_run, skips)
+    if purged is None:
         return NOT_DONE
-    return _report("To be purged" if dry_run else "Purged", "purged", found, selection, dry_run, json)
+    return _report("To be purged" if dry_run else "Purged", "purged", purged, selection, dry_run, json)
 
 
 async def _purge(
@@ -192,10 +194,10 @@ async def _purge(
     if dry_run:
         return await admin.purge(stream, name, **criteria, dry_run=True)
     if not yes:
-        found = await admin.purge(stream, name, **criteria, dry_run=True)
-        if not found:
-            return found
-        if not await confirm(f"Delete {count(found, 'dead letter')} of {name!r} of {stream!r}?"):
+        matching = await admin.purge(stream, name, **criteria, dry_run=True)
+        if not matching:
+            return matching
+        if not await confirm(f"Delete {count(matching, 'dead letter')} of {name!r} of {stream!r}?"):
             return None
     return await admin.purge(stream, name, **criteria)
 
@@ -230,10 +232,10 @@ async def _create_job(
     return await admin.create_job(stream, name, kind, **criteria)
 
 
-def _report(result: str, field: str, found: int, selection: DeadLetterSelection, dry_run: bool, json: bool) -> int:
-    print_result({field: found, "dry_run": dry_run}, json, f"{result}: {count(found, 'dead letter')}.")
+def _report(result: str, field: str, number: int, selection: DeadLetterSelection, dry_run: bool, json: bool) -> int:
+    print_result({field: number, "dry_run": dry_run}, json, f"{result}: {count(number, 'dead letter')}.")
     seqs = selection.criteria()["seqs"]
-    missing = max(len(set(seqs)) - found, 0) if seqs else 0
+    missing = max(len(set(seqs)) - number, 0) if seqs else 0
     if missing:
         print_notice(
             f"Not found: {count(missing, 'seq')} of --seq. It is not a dead letter, or retention has removed its message."

@@ -56,11 +56,11 @@ def peek(
 
     Nothing is changed.
     """
-    found = administer_consumer(
+    messages = administer_consumer(
         backend, consumer, lambda admin, stream, name: admin.peek(stream, name, limit=limit, above=above)
     )
     print_list(
-        found,
+        messages,
         json,
         ("state", "seq#", "key", "attempts#", "until", "owner", "data…"),
         lambda m: (m.state.replace("_", " "), str(m.seq), m.key, m.attempts, m.until, m.owner, one_line_data(m)),
@@ -174,17 +174,17 @@ def blocked(
     A key is blocked when one of its messages is exhausted and the consumer's
     setting is to block the key. To unblock a key, redrive or purge its dead letter.
     """
-    found = administer_consumer(
+    keys = administer_consumer(
         backend, consumer, lambda admin, stream, name: admin.blocked_keys(stream, name, limit=limit, above=above)
     )
     print_list(
-        found,
+        keys,
         json,
         ("key", "dead letter#", "since", "waiting#", "error…"),
         lambda b: (b.key, str(b.seq), b.since, b.waiting, b.error or ""),
         empty="No key is blocked.",
     )
-    print_next_page(found, limit, lambda blocked: blocked.seq)
+    print_next_page(keys, limit, lambda blocked: blocked.seq)
 
 
 def _names_and_ids(words: Sequence[str]) -> tuple[list[str], list[str]]:

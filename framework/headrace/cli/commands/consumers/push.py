@@ -18,17 +18,17 @@ def push(
     json: JsonOption = False,
 ) -> None:
     """Show the last answers of a push consumer's endpoint, and its circuit breaker."""
-    found = administer_consumer(backend, consumer, lambda admin, stream, name: admin.push_status(stream, name))
+    status = administer_consumer(backend, consumer, lambda admin, stream, name: admin.push_status(stream, name))
     if json:
-        print_json(found)
+        print_json(status)
         return
-    print_pairs(_facts(found))
-    if not found.recent:
+    print_pairs(_facts(status))
+    if not status.recent:
         print_notice("No answer is recorded.")
         return
     print_table(
         ("at", "status#", "ms#", "messages#", "error…"),
-        [(one.at, one.status, f"{one.ms:.0f}", one.messages, one.error or "") for one in found.recent],
+        [(one.at, one.status, f"{one.ms:.0f}", one.messages, one.error or "") for one in status.recent],
     )
 
 

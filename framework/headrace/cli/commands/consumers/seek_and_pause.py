@@ -53,9 +53,11 @@ def seek(
         )
     to = parse_place(words[-1], "TO")
     if dry_run:
-        stream, name, found = administer_consumer(backend, words[:-1], _preview, to)
-        shown = msgspec.to_builtins(found) | {"stream": stream, "consumer": name, "dry_run": True}
-        print_result(shown, json, f"{name!r} of {stream!r} would continue after seq {found.after}.", _effects(found))
+        stream, name, preview = administer_consumer(backend, words[:-1], _preview, to)
+        shown = msgspec.to_builtins(preview) | {"stream": stream, "consumer": name, "dry_run": True}
+        print_result(
+            shown, json, f"{name!r} of {stream!r} would continue after seq {preview.after}.", _effects(preview)
+        )
         return
     stream, name, position = administer_consumer(backend, words[:-1], _seek, to)
     text = f"{name!r} of {stream!r} continues after seq {position}."
@@ -96,11 +98,11 @@ def replay(
     `headrace stream republish`.
     """
     criteria = selection.criteria()
-    found = administer_consumer(
+    replayed = administer_consumer(
         backend, consumer, lambda admin, stream, name: admin.replay(stream, name, **criteria, dry_run=dry_run)
     )
-    text = f"{'To be replayed' if dry_run else 'Replayed'}: {count(found, 'message')}."
-    print_result({"replayed": found, "dry_run": dry_run}, json, text)
+    text = f"{'To be replayed' if dry_run else 'Replayed'}: {count(replayed, 'message')}."
+    print_result({"replayed": replayed, "dry_run": dry_run}, json, text)
 
 
 def pause(

@@ -71,18 +71,18 @@ def ls(
     json: JsonOption = False,
 ) -> None:
     """List backfills and verifications, the newest first, and their progress."""
-    found = administer(backend, lambda admin: admin.backfills(source, limit=limit))
+    backfills = administer(backend, lambda admin: admin.backfills(source, limit=limit))
     if json:
-        print_json([as_json(one) for one in found])
-    elif not found:
+        print_json([as_json(one) for one in backfills])
+    elif not backfills:
         print_notice("There are no backfills. Start one with `headrace source backfill start`.")
     else:
         print_table(
             ("source", "table", "kind", "state", "rows#", "of about#", "published#", "progress", "id", "result…"),
             ((one.source, one.table, one.kind, one.state, number_or_dash(one.read), number_or_dash(one.total), number_or_dash(one.published),
-              backfill_progress(one), one.id, one.reason or differences_found(one)) for one in found),
+              backfill_progress(one), one.id, one.reason or differences_found(one)) for one in backfills),
         )  # fmt: skip
-    print_cut(found, limit)
+    print_cut(backfills, limit)
 
 
 def cancel(
@@ -113,11 +113,11 @@ def cancel(
 
 async def _cancel(admin: Administration, source: str, id: str | None, yes: bool) -> int | None:  # noqa: A002
     if not yes:
-        found = await unfinished_backfills(admin, source)
+        backfills = await unfinished_backfills(admin, source)
         if id is not None:
-            found = [one for one in found if one.id == id]
-        if found and not await confirm(
-            f"Cancel {count(len(found), 'backfill')} ({', '.join(one.table for one in found)})?"
+            backfills = [one for one in backfills if one.id == id]
+        if backfills and not await confirm(
+            f"Cancel {count(len(backfills), 'backfill')} ({', '.join(one.table for one in backfills)})?"
         ):
             return None
     return await admin.cancel_backfills(source, id)

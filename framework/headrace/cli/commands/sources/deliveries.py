@@ -23,9 +23,9 @@ def deliveries(
 
     100 of them are kept, and the last 20 of each second.
     """
-    found = administer(backend, lambda admin: admin.deliveries(source, limit=limit))
+    recent = administer(backend, lambda admin: admin.deliveries(source, limit=limit))
     print_list(
-        found, json, ("at", "status#", "bytes#", "key", "seq#", "from", "why…"),
+        recent, json, ("at", "status#", "bytes#", "key", "seq#", "from", "why…"),
         lambda one: (in_utc(one.at), str(one.status), number_or_dash(one.bytes), one.key or "", number_or_dash(one.seq),
                      one.remote or "", one.reason or ""),
         empty="No delivery is recorded.",

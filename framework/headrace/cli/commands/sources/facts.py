@@ -149,15 +149,17 @@ def backfill_progress(backfill: BackfillInfo) -> str:
 
 def differences_found(one: BackfillInfo) -> str:
     """Format the result of a verification: `2 differ, 1 is missing`. Empty for a backfill."""
-    found = one.differences
-    if found is None:
+    differences = one.differences
+    if differences is None:
         return ""
-    kinds = ((found.differs, "differ"), (found.missing, "missing"), (found.extra, "extra"))
+    kinds = ((differences.differs, "differ"), (differences.missing, "missing"), (differences.extra, "extra"))
     parts = [f"{number:,} {word}" for number, word in kinds if number]
     if parts and one.kind == "repair":
         parts.append("repaired")
     others = [
-        f"{number:,} {word}" for number, word in ((found.kept, "kept"), (found.unchecked, "not checked")) if number
+        f"{number:,} {word}"
+        for number, word in ((differences.kept, "kept"), (differences.unchecked, "not checked"))
+        if number
     ]
     return ", ".join((parts or ["equal"]) + others)
 

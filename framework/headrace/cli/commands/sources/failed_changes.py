@@ -23,11 +23,11 @@ def ls(
     json: JsonOption = False,
 ) -> None:
     """List row changes that could not become messages, mostly because the transform failed."""
-    found = administer(backend, lambda admin: admin.failures(source, above=above, limit=limit))
+    failures = administer(backend, lambda admin: admin.failures(source, above=above, limit=limit))
     print_list(
-        found, json, ("id#", "key", "failed", "attempts#", "retry", "error", "change…"),
+        failures, json, ("id#", "key", "failed", "attempts#", "retry", "error", "change…"),
         lambda one: (str(one.id), one.key or "–", in_utc(one.failed_at), number_or_dash(one.attempts), "queued" if one.retry else "",
                      one.error, one_line_json(one.data)),
         empty="There are no failed changes.",
     )  # fmt: skip
-    print_next_page(found, limit, lambda one: one.id)
+    print_next_page(failures, limit, lambda one: one.id)

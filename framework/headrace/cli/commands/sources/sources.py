@@ -95,9 +95,9 @@ def edit_webhook(
 
 def ls(*, backend: Backend = Backend(), json: JsonOption = False) -> None:  # noqa: B008 - frozen
     """List all sources."""
-    found = administer(backend, lambda admin: admin.sources())
+    sources = administer(backend, lambda admin: admin.sources())
     _list(
-        found,
+        sources,
         json,
         "There are no sources. Create one with `headrace source webhook add` or `headrace source postgres add`.",
     )
@@ -105,44 +105,44 @@ def ls(*, backend: Backend = Backend(), json: JsonOption = False) -> None:  # no
 
 def ls_captures(*, backend: Backend = Backend(), json: JsonOption = False) -> None:  # noqa: B008 - frozen
     """List the sources that capture tables."""
-    found = administer(backend, lambda admin: admin.sources())
-    captures = [one for one in found if one.kind == "postgres"]
+    sources = administer(backend, lambda admin: admin.sources())
+    captures = [one for one in sources if one.kind == "postgres"]
     _list(
         captures, json, "No tables are captured. Capture one with `headrace source postgres add --table public.orders`."
     )
 
 
-def _list(found: list[SourceInfo], json: bool, empty: str) -> None:
+def _list(sources: list[SourceInfo], json: bool, empty: str) -> None:
     columns = ("source", "kind", "stream", "state", "summary…")
-    print_list(found, json, columns, lambda one: (one.name, one.kind, one.stream, *summary(one)), empty=empty)
+    print_list(sources, json, columns, lambda one: (one.name, one.kind, one.stream, *summary(one)), empty=empty)
 
 
 def info(source: SourceRef, /, *, backend: Backend = Backend(), json: JsonOption = False) -> None:  # noqa: B008 - frozen
     """Show one source: its settings without secrets, and its state."""
-    found, backfills = administer(backend, _info, source, not json)
+    state, backfills = administer(backend, _info, source, not json)
     if json:
-        print_json(found)
+        print_json(state)
         return
     print_pairs(
         [
-            ("source", found.name),
-            ("kind", found.kind),
-            ("stream", found.stream),
-            *setting_facts(found),
-            *([] if found.capture is None else capture_facts(found.capture)),
+            ("source", state.name),
+            ("kind", state.kind),
+            ("stream", state.stream),
+            *setting_facts(state),
+            *([] if state.capture is None else capture_facts(state.capture)),
             *((f"backfill of {one.table}", backfill_progress(one) or one.state) for one in backfills),
-            ("created", time_or_dash(found.created_at)),
-            ("changed", time_or_dash(found.updated_at)),
+            ("created", time_or_dash(state.created_at)),
+            ("changed", time_or_dash(state.updated_at)),
         ]
     )
 
 
 async def _info(admin: Administration, ref: str, with_backfills: bool) -> tuple[SourceInfo, list[BackfillInfo]]:
     """Return the source, and its queued and running backfills."""
-    found = await admin.source(ref)
-    if not with_backfills or found.kind != "postgres":
-        return found, []
-    return found, await unfinished_backfills(admin, found.id)
+    state = await admin.source(ref)
+    if not with_backfills or state.kind != "postgres":
+        return state, []
+    return state, await unfinished_backfills(admin, state.id)
 
 
 def rm(

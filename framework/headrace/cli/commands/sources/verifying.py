@@ -56,17 +56,17 @@ def verify(
     not repaired, or if a table could not be verified.
     """
     rows_per_second = None if rate is None else rows_a_second(rate)
-    found = administer(backend, _verify, source, table, repair, rows_per_second, wait)
+    verifications = administer(backend, _verify, source, table, repair, rows_per_second, wait)
     if json:
-        print_json([as_json(one) for one in found])
+        print_json([as_json(one) for one in verifications])
     elif wait:
-        for one in found:
+        for one in verifications:
             print(printable(_result(one)))
     else:
-        for one in found:
+        for one in verifications:
             print(printable(f"Queued a {one.kind} of {one.table}: {one.id}"))
         print_notice(f"See the progress with `headrace source backfill ls {source}`.")
-    return NOT_DONE if wait and not all(map(_is_equal, found)) else 0
+    return NOT_DONE if wait and not all(map(_is_equal, verifications)) else 0
 
 
 async def _verify(
@@ -77,8 +77,8 @@ async def _verify(
         return started
     with step_bar() as bar:
         while True:
-            found = {one.id: one for one in await admin.backfills(source, limit=max(100, 4 * len(started)))}
-            now = [found.get(one.id, one) for one in started]
+            backfills = {one.id: one for one in await admin.backfills(source, limit=max(100, 4 * len(started)))}
+            now = [backfills.get(one.id, one) for one in started]
             waiting = [one for one in now if one.state in ("queued", "running")]
             if not waiting:
                 return now

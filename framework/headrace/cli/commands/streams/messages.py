@@ -92,13 +92,13 @@ def view(
         "newest": first is None and since is None,
         "key": which.key,
     }
-    found = administer(backend, lambda admin: admin.messages(name, **criteria))
-    print_messages(found, json)
+    messages = administer(backend, lambda admin: admin.messages(name, **criteria))
+    print_messages(messages, json)
 
 
-def print_messages(found: list[StoredMessage], json: bool) -> None:
+def print_messages(messages: list[StoredMessage], json: bool) -> None:
     """Print messages."""
-    optional = {"expires": any(one.expires_at for one in found), "headers": any(one.headers for one in found)}
+    optional = {"expires": any(one.expires_at for one in messages), "headers": any(one.headers for one in messages)}
     names = ("seq#", "created", "expires", "key", "headers", "data…")
     columns = [name for name in names if optional.get(name, True)]
 
@@ -107,7 +107,7 @@ def print_messages(found: list[StoredMessage], json: bool) -> None:
         cells = dict(zip(names, (*place, one.key, one_line_json(one.headers), one_line_data(one)), strict=True))
         return [cells[name] for name in columns]
 
-    print_list(found, json, columns, row, empty="No messages found.")
+    print_list(messages, json, columns, row, empty="No messages found.")
 
 
 def _and_not_before(moment: datetime | None, where: str | None) -> str | Condition | None:
@@ -196,11 +196,9 @@ def republish(
     messages are published.
     """
     criteria = selection.criteria()
-    found = administer(backend, lambda admin: admin.republish(name, target, **criteria, dry_run=dry_run))
-    text = (
-        f"{'To be republished' if dry_run else 'Republished'} from {name!r} to {target!r}: {count(found, 'message')}."
-    )
-    print_result({"republished": found, "dry_run": dry_run}, json, text)
+    republished = administer(backend, lambda admin: admin.republish(name, target, **criteria, dry_run=dry_run))
+    text = f"{'To be republished' if dry_run else 'Republished'} from {name!r} to {target!r}: {count(republished, 'message')}."
+    print_result({"republished": republished, "dry_run": dry_run}, json, text)
 
 
 def erase(
@@ -220,11 +218,11 @@ def erase(
     """
     if not seqs:
         raise UsageError("Give the stream and the seqs of messages, such as `orders 17 18`.")
-    found = administer(backend, lambda admin: _erase(admin, name, seqs, reason, backend.skips_confirmation(yes)))
-    if found is None:
+    erased_seqs = administer(backend, lambda admin: _erase(admin, name, seqs, reason, backend.skips_confirmation(yes)))
+    if erased_seqs is None:
         return NOT_DONE
-    print_result({"erased": found}, json, f"Erased from {name!r}: {count(len(found), 'message')}.")
-    missing = len(set(seqs) - set(found))
+    print_result({"erased": erased_seqs}, json, f"Erased from {name!r}: {count(len(erased_seqs), 'message')}.")
+    missing = len(set(seqs) - set(erased_seqs))
     if missing:
         print_notice(f"Not found: {count(missing, 'seq')}. There is no such message, or it was erased before.")
     return NOT_DONE if missing else 0
@@ -251,9 +249,9 @@ def erased(
     json: JsonOption = False,
 ) -> None:
     """Show the erased messages of a stream, with author, time and reason."""
-    found = administer(backend, lambda admin: admin.erasures(name, above=above, limit=limit))
+    erasures = administer(backend, lambda admin: admin.erasures(name, above=above, limit=limit))
     print_list(
-        found,
+        erasures,
         json,
         ("seq#", "erased", "by", "reason…"),
         lambda one: (str(one.seq), one.erased_at, one.erased_by, one.reason or "none"),

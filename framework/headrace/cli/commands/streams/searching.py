@@ -62,8 +62,8 @@ def search(
     has found --limit messages, or at the start of the stream. Ctrl-C ends it.
     """
     criteria = selection.criteria()
-    found, position = administer(backend, _search, name, criteria, before, limit)
-    print_messages(found, json)
+    messages, position = administer(backend, _search, name, criteria, before, limit)
+    print_messages(messages, json)
     if position is not None:
         print_notice(f"There may be more. Continue with --before {position}.")
 
@@ -72,17 +72,17 @@ async def _search(
     admin: Administration, name: str, criteria: dict[str, Any], before: int | None, limit: int
 ) -> tuple[list[StoredMessage], int | None]:
     """Search until enough was found. Returns the messages, and where to continue if there may be more."""
-    found: list[StoredMessage] = []
+    messages: list[StoredMessage] = []
     examined = 0
     while True:
-        step = await admin.search(name, **criteria, before=before, limit=limit - len(found))
-        found += step.messages
+        step = await admin.search(name, **criteria, before=before, limit=limit - len(messages))
+        messages += step.messages
         examined += step.examined
-        if not step.more or len(found) >= limit:
+        if not step.more or len(messages) >= limit:
             _show_progress("")
-            return found, step.position if step.more else None
+            return messages, step.position if step.more else None
         before = step.position
-        _show_progress(f"Examined {examined:,}, about {step.remaining:,} remain, found {len(found):,}.")
+        _show_progress(f"Examined {examined:,}, about {step.remaining:,} remain, found {len(messages):,}.")
 
 
 def _show_progress(text: str) -> None:
@@ -103,35 +103,35 @@ def journey(
     Nothing is kept about a message that a consumer is done with, so each line
     says what is known. The exit code is 1 if nothing is left of the message.
     """
-    found = administer(backend, _journey, name, seq)
-    if found is None:
+    result = administer(backend, _journey, name, seq)
+    if result is None:
         print_notice(
             f"The stream {name!r} has no message {seq}. It was removed, was not committed, or was never published."
         )
         return NOT_DONE
     if json:
-        print_json(found)
+        print_json(result)
         return 0
-    print_pairs(_facts(found))
-    if found.consumers:
+    print_pairs(_facts(result))
+    if result.consumers:
         print_table(
             ("consumer", "state", "attempts#", "until", "held by", "why…"),
-            map(_row, found.consumers),
+            map(_row, result.consumers),
         )
     return 0
 
 
 async def _journey(admin: Administration, name: str, seq: int) -> Journey | None:
     """Return the journey with all consumers."""
-    found = await admin.journey(name, seq)
-    stops, following = ([], None) if found is None else (list(found.consumers), found.next)
-    while following is not None and found is not None:
+    result = await admin.journey(name, seq)
+    stops, following = ([], None) if result is None else (list(result.consumers), result.next)
+    while following is not None and result is not None:
         page = await admin.journey(name, seq, after=following)
         if page is None:
             break
         stops += page.consumers
         following = page.next
-    return None if found is None else _with(found, stops)
+    return None if result is None else _with(result, stops)
 
 
 def _with(journey: Journey, stops: list[JourneyStop]) -> Journey:

@@ -66,9 +66,9 @@ def ls(
     json: JsonOption = False,
 ) -> None:
     """List all streams."""
-    found = administer(backend, lambda admin: admin.streams())
+    streams = administer(backend, lambda admin: admin.streams())
     print_list(
-        found,
+        streams,
         json,
         ("stream", "messages#", "first#", "last#", "size#", "consumers#", "keeps"),
         lambda s: (s.name, s.messages, s.first_seq, s.last_seq, format_size(s.size), s.consumers, _policy(s)),
@@ -84,8 +84,8 @@ def info(
     json: JsonOption = False,
 ) -> None:
     """Show one stream: its settings, its retention and its consumers."""
-    found, consumers = administer(backend, _info, name)
-    print_result({"stream": found, "consumers": consumers}, json, pairs=_facts(found, consumers))
+    state, consumers = administer(backend, _info, name)
+    print_result({"stream": state, "consumers": consumers}, json, pairs=_facts(state, consumers))
 
 
 async def _info(admin: Administration, name: str) -> tuple[StreamInfo, list[ConsumerInfo]]:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import msgspec
 
-from headrace.model.conditions.selections import DeadLetterCriteria
 from headrace.model.errors import HeadraceError
 from headrace.model.pages import Page
 from headrace.model.records import DeadLetter
-from headrace.server.data_plane.registry import CachedConsumer
 from headrace.server.errors import error_response
-from headrace.server.routes.raw_messages import RawMessages
 
 NDJSON = "application/x-ndjson"
 
@@ -20,10 +17,9 @@ EXPORT_PAGE = 500
 """The largest number of dead letters that are read at once. A page also ends at its size."""
 
 
-async def exported(
-    messages: RawMessages, consumer: CachedConsumer, selection: DeadLetterCriteria, page: Page[DeadLetter]
-) -> AsyncIterator[bytes]:
-    """Yield all dead letters that match, beginning with a page that was read already, as lines of JSON.
+async def exported(read: Callable[[int], Awaitable[Page[DeadLetter]]], page: Page[DeadLetter]) -> AsyncIterator[bytes]:
+    """Yield all dead letters as lines of JSON, beginning with a page that was read already. `read` reads the page above a
+    seq.
 
     An error ends them with a line of its own, since the answer has begun.
     """
@@ -32,7 +28,7 @@ async def exported(
         if not page.more:
             return
         try:
-            page = await messages.dead_letters(consumer, selection, limit=EXPORT_PAGE, above=page[-1].seq)
+            page = await read(page[-1].seq)
         except HeadraceError as error:
             yield error_response(error).body + b"\n"
             return

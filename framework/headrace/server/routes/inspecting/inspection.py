@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import datetime
-from typing import Annotated, Final
+from typing import Annotated
 
-from litestar.handlers import HTTPRouteHandler
 from litestar.params import QueryParameter
 from msgspec.structs import asdict
 
@@ -52,7 +50,7 @@ async def search_messages(context: Context, stream: StreamRef, asked: Search) ->
     cached = await context.stream(stream, "consume")
     criteria = asdict(asked)
     criteria["filter"] = of_key(asked.filter, criteria.pop("key"))
-    return SearchAnswer.of(await context.raw_messages.search(cached.name, **criteria), cached.id)
+    return SearchAnswer.of(await context.reading.search(cached.name, **criteria), cached.id)
 
 
 @methods.read("/streams/{stream:str}/journeys/{seq:int}", summary="Read a message's journey", tags=["Messages"])
@@ -62,15 +60,12 @@ async def read_journey(
     """Returns a message by its seq, and what became of it in each consumer, at most 1,000 of them. Nothing is kept about a message that a consumer is done
     with, so `reason` says what is known, and from where. 404 if nothing is left of the message, or there never was one."""
     cached = await context.stream(stream, "consume")
-    found = await context.raw_messages.journey(cached.name, seq, limit=limit, after=after)
-    if found is None:
+    journey = await context.reading.journey(cached.name, seq, limit=limit, after=after)
+    if journey is None:
         raise Problem(
             404,
             "unknown_message",
             f"The stream {cached.name!r} has no message {seq}. Retention or a newer message of its key has removed it, its"
             " transaction was rolled back or has not committed, or it was not published yet.",
         )
-    return JourneyAnswer(MessageJourney.of(found, cached.id, context.options.trace_url))
-
-
-ROUTES: Final[Sequence[HTTPRouteHandler]] = (search_messages, read_journey)
+    return JourneyAnswer(MessageJourney.of(journey, cached.id, context.options.trace_url))

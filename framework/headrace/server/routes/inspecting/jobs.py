@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from typing import Annotated, Final
+from collections.abc import Collection
+from typing import Annotated
 
-from litestar.handlers import HTTPRouteHandler
 from litestar.params import JSONBody, PathParameter, QueryParameter
 
 from headrace import store
@@ -54,9 +53,9 @@ async def list_jobs(context: Context, stream: OfStream = None, limit: Limit = 10
         found = await store.jobs(engine.app.database, names, limit=limit)
         return await reachable(engine, "stream", found, lambda job: job.stream)
 
-    lists, away = await read_all(context.engine, read)
+    lists, unavailable = await read_all(context.engine, read)
     found = sorted((job for jobs in lists for job in jobs), key=lambda job: job.created_at, reverse=True)
-    return Listed(found[:limit], unavailable=away)
+    return Listed(found[:limit], unavailable=unavailable)
 
 
 @methods.read("/jobs/{job:str}", summary="Read a job", tags=_TAGS)
@@ -83,15 +82,12 @@ async def _find(context: RouteContext, ref: str, need: Need) -> tuple[Job, Engin
 
     try:
         lists, _ = await read_all(context.engine, read)
-        found = [one for each in lists for one in each]
-        if not found:
+        jobs = [one for each in lists for one in each]
+        if not jobs:
             raise unknown_job(ref)
     except UnknownJob as error:
         if names is None:
             raise
         scope = f"{need!r} for the stream of the job {ref:.80}, or for all streams"
         raise await context.forbidden(scope) from error
-    return found[0]
-
-
-ROUTES: Final[Sequence[HTTPRouteHandler]] = (create_job, list_jobs, read_job, cancel_job)
+    return jobs[0]

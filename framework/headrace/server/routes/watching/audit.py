@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
-from litestar.handlers import HTTPRouteHandler
 from litestar.params import QueryParameter
 from msgspec.structs import asdict
 
@@ -19,7 +17,7 @@ from headrace.server.access import methods
 from headrace.server.engine import Engine
 from headrace.server.merging import merged, read_all
 from headrace.server.routes.context import Context
-from headrace.server.routes.paging import OnePlace, page
+from headrace.server.routes.paging import PageQuery, page
 from headrace.server.routes.parameters import Limit, with_criteria
 from headrace.server.wire.common import Listed
 
@@ -36,7 +34,7 @@ AuditBefore = Annotated[
 ]
 
 
-class AuditPage(OnePlace[str], frozen=True, kw_only=True):
+class AuditPage(PageQuery[str], frozen=True, kw_only=True):
     """A page of the audit log."""
 
     limit: Limit = 100
@@ -57,18 +55,15 @@ async def list_changes(context: Context, asked: AuditPage, **criteria: Any) -> L
     visible = await context.scope("admin")
     if visible is not None and not visible:
         await context.check_all_streams("admin")  # raises
-    places, chosen = asked.at(_place), in_utc(criteria)
+    positions, chosen = asked.at(_position), in_utc(criteria)
 
-    async def read(one: Engine) -> Page[AuditEntry]:
-        return await store.changes(one.app.database, streams=visible, **asdict(places), **chosen)
+    async def read(engine: Engine) -> Page[AuditEntry]:
+        return await store.changes(engine.app.database, streams=visible, **asdict(positions), **chosen)
 
-    pages, away = await read_all(context.engine, read)
-    found = merged(pages, lambda entry: -entry.place, asked.limit, backwards=asked.before is not None)
-    return page(found, lambda entry: entry.id, asked, unavailable=away)
+    pages, unavailable = await read_all(context.engine, read)
+    changes = merged(pages, lambda entry: -entry.place, asked.limit, backwards=asked.before is not None)
+    return page(changes, lambda entry: entry.id, asked, unavailable=unavailable)
 
 
-def _place(text: str) -> int:
+def _position(text: str) -> int:
     return min(int(text), _HIGHEST)
-
-
-ROUTES: Final[Sequence[HTTPRouteHandler]] = (list_changes,)

@@ -2,32 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from hashlib import blake2b
-from typing import Annotated, Any, Final, Literal, TypeVar
+from inspect import isawaitable
+from typing import Annotated, Any, Literal
 
 from litestar import Response
-from litestar.handlers import HTTPRouteHandler
 from litestar.params import QueryParameter
 from msgspec import Struct
+from msgspec.structs import asdict
 
 from headrace.admin.live.snapshot import Snapshot
-from headrace.app.heartbeats import process_version
 from headrace.model.conditions.selections import NO_NUL
-from headrace.model.errors import HeadraceError, UnknownConsumer, UnknownStream
-from headrace.model.records import ConsumerInfo, StreamInfo
-from headrace.model.watching.live import ConsumerRow, ConsumerState, SourceRow, StreamRow
+from headrace.model.watching.live import ConsumerState
 from headrace.server.access import methods
-from headrace.server.live.attention import attention
 from headrace.server.live.pacing import is_first
-from headrace.server.live.refreshing import LiveState
 from headrace.server.routes.context import AnyRequest, Context, RouteContext
 from headrace.server.routes.parameters import ConsumerRef, StreamRef, with_query
 from headrace.server.routes.watching.live_answers import (
     ConsumerRows,
-    DatabaseFacts,
     Decision,
-    Live,
     LiveAnswer,
     LiveConsumer,
     LiveConsumerAnswer,
@@ -36,9 +30,21 @@ from headrace.server.routes.watching.live_answers import (
     LiveStreamAnswer,
     ProcessOfConsumer,
     ProcessRows,
-    ServerFacts,
     SourceRows,
     StreamRows,
+)
+from headrace.server.routes.watching.live_lookups import (
+    CONSUMER_KEYS,
+    STREAM_KEYS,
+    consumer_info,
+    consumer_row,
+    in_words,
+    or_none,
+    sorted_page,
+    stream_info,
+    stream_row,
+    summary,
+    visible_sources,
 )
 from headrace.server.slashes import unmarked
 
@@ -61,9 +67,9 @@ State = Annotated[
     ConsumerState | Literal["ok"] | None,
     QueryParameter(name="state", description="Only consumers in this state. `ok` for those that are well."),
 ]
-StreamSort = Annotated[
-    Literal["name", "rate", "messages", "size", "lag"], QueryParameter(description="What to sort by.")
-]
+_SORT = QueryParameter(description="What to sort by.")
+_STREAM_SORTS = ("name", *(one for one in STREAM_KEYS if one != "name"))
+_CONSUMER_SORTS = tuple(CONSUMER_KEYS)
 
 
 class Rows(Struct, kw_only=True):
@@ -79,12 +85,6 @@ class Rows(Struct, kw_only=True):
     limit: Annotated[int, QueryParameter(ge=1, le=MAX_ROWS, description="Maximum number of results.")] = 100
 
 
-ConsumerSort = Annotated[
-    Literal["lag", "lag_seconds", "rate", "in_flight", "dead_letters", "name"],
-    QueryParameter(description="What to sort by."),
-]
-
-
 @methods.read(
     "/live",
     summary="Read the live state",
@@ -95,7 +95,7 @@ async def live(request: AnyRequest, context: Context) -> Response[LiveAnswer]:
     visible = await _visible(context)
     state = context.live
     snapshot = await state.snapshot(first=is_first(request.scope["headers"]))
-    return _answer(request, state, snapshot, visible, lambda: LiveAnswer(_summary(state, snapshot, visible)))
+    return await _answer(request, context, snapshot, visible, lambda: LiveAnswer(summary(state, snapshot, visible)))
 
 
 @methods.read(
@@ -108,11 +108,12 @@ async def live(request: AnyRequest, context: Context) -> Response[LiveAnswer]:
 async def live_snapshot(request: AnyRequest, context: Context) -> Response[LiveSnapshotAnswer]:
     visible = await _visible(context)
     snapshot = await context.live.snapshot()
-    if _is_known(request, _etag(request, context.live, snapshot, visible)):
-        return _answer(request, context.live, snapshot, visible, lambda: None)
-    sources = await _sources(context, snapshot)
-    found = await snapshot.everything(visible, sources, context.live.away, context.live.error)
-    return _answer(request, context.live, snapshot, visible, lambda: LiveSnapshotAnswer(found))
+
+    async def make() -> LiveSnapshotAnswer:
+        sources = await visible_sources(context, snapshot)
+        return LiveSnapshotAnswer(await snapshot.everything(visible, sources, context.live.away, context.live.error))
+
+    return await _answer(request, context, snapshot, visible, make)
 
 
 @methods.read(
@@ -120,21 +121,26 @@ async def live_snapshot(request: AnyRequest, context: Context) -> Response[LiveS
 )
 @with_query
 async def live_streams(
-    request: AnyRequest, context: Context, q: Search = None, sort: StreamSort = "name", *, rows: Rows
+    request: AnyRequest,
+    context: Context,
+    q: Search = None,
+    sort: Annotated[Literal[_STREAM_SORTS], _SORT] = "name",  # type: ignore[valid-type]
+    *,
+    rows: Rows,
 ) -> Response[StreamRows]:
     visible = await _visible(context)
     snapshot = await context.live.snapshot()
 
     def make() -> StreamRows:
-        found = [
-            one
-            for one in snapshot.streams.values()
-            if (visible is None or one.name in visible) and (not q or q.lower() in one.name.lower())
+        chosen = [
+            row
+            for row in snapshot.streams.values()
+            if (visible is None or row.name in visible) and (not q or q.lower() in row.name.lower())
         ]
-        page = _page(snapshot, found, _STREAM_KEYS[sort], sort, rows)
-        return StreamRows(data=page, total=len(found), at=snapshot.at)
+        page = sorted_page(snapshot, chosen, STREAM_KEYS[sort], **asdict(rows))
+        return StreamRows(data=page, total=len(chosen), at=snapshot.at)
 
-    return _answer(request, context.live, snapshot, visible, make)
+    return await _answer(request, context, snapshot, visible, make)
 
 
 @methods.read(
@@ -146,12 +152,13 @@ async def live_streams(
 async def live_stream(request: AnyRequest, context: Context, stream: StreamRef) -> Response[LiveStreamAnswer]:
     snapshot = await context.live.snapshot()
     row = await stream_row(context, snapshot, stream)
-    if _is_known(request, _etag(request, context.live, snapshot, None)):
-        return _answer(request, context.live, snapshot, None, lambda: None)
-    info = await _or_none(lambda: context.live.kept.get(row.id, lambda: _stream_info(context, row)))
-    snapshot.with_rates(row)
-    found = LiveStream(**_fields(row), info=info)
-    return _answer(request, context.live, snapshot, None, lambda: LiveStreamAnswer(found, snapshot.at))
+
+    async def make() -> LiveStreamAnswer:
+        info = await or_none(lambda: context.live.kept.get(row.id, lambda: stream_info(context, row)))
+        snapshot.with_rates(row)
+        return LiveStreamAnswer(LiveStream(**asdict(row), info=info), snapshot.at)
+
+    return await _answer(request, context, snapshot, None, make)
 
 
 @methods.read(
@@ -167,7 +174,7 @@ async def live_consumers(
     q: Search = None,
     stream: OfStream = None,
     status: State = None,
-    sort: ConsumerSort = "lag",
+    sort: Annotated[Literal[_CONSUMER_SORTS], _SORT] = "lag",  # type: ignore[valid-type]
     *,
     rows: Rows,
 ) -> Response[ConsumerRows]:
@@ -176,18 +183,18 @@ async def live_consumers(
     wanted = "" if status == "ok" else status
 
     def make() -> ConsumerRows:
-        found = [
-            one
-            for one in snapshot.consumers.values()
-            if (visible is None or one.stream in visible)
-            and (stream is None or one.stream == stream)
-            and (wanted is None or one.state == wanted)
-            and (not q or q.lower() in f"{one.stream}/{one.name}".lower())
+        chosen = [
+            row
+            for row in snapshot.consumers.values()
+            if (visible is None or row.stream in visible)
+            and (stream is None or row.stream == stream)
+            and (wanted is None or row.state == wanted)
+            and (not q or q.lower() in f"{row.stream}/{row.name}".lower())
         ]
-        page = _page(snapshot, found, _CONSUMER_KEYS[sort], sort, rows)
-        return ConsumerRows(data=page, total=len(found), at=snapshot.at)
+        page = sorted_page(snapshot, chosen, CONSUMER_KEYS[sort], **asdict(rows))
+        return ConsumerRows(data=page, total=len(chosen), at=snapshot.at)
 
-    return _answer(request, context.live, snapshot, visible, make)
+    return await _answer(request, context, snapshot, visible, make)
 
 
 @methods.read(
@@ -202,16 +209,18 @@ async def live_consumer(
     snapshot = await context.live.snapshot()
     of = await stream_row(context, snapshot, stream)
     row = consumer_row(snapshot, of, unmarked(consumer))
-    if _is_known(request, _etag(request, context.live, snapshot, None)):
-        return _answer(request, context.live, snapshot, None, lambda: None)
-    info = await _or_none(lambda: context.live.kept.get(row.id, lambda: _consumer_info(context, row)))
-    info = None if info is None else await context.visible(info)
-    reports = snapshot.reports.get((row.stream, row.name), ())
-    snapshot.with_rates(row)
-    processes = [ProcessOfConsumer.of(*one) for one in reports]
-    governor = [Decision(worker.id, _in_words(one.reason, one.actors)) for worker, one in reports]
-    found = LiveConsumer(**_fields(row), info=info, processes=processes, governor=governor)
-    return _answer(request, context.live, snapshot, None, lambda: LiveConsumerAnswer(found, snapshot.at))
+
+    async def make() -> LiveConsumerAnswer:
+        info = await or_none(lambda: context.live.kept.get(row.id, lambda: consumer_info(context, row)))
+        info = None if info is None else await context.visible(info)
+        reports = snapshot.reports.get((row.stream, row.name), ())
+        snapshot.with_rates(row)
+        processes = [ProcessOfConsumer.of(*one) for one in reports]
+        governor = [Decision(worker.id, in_words(one.reason, one.actors)) for worker, one in reports]
+        found = LiveConsumer(**asdict(row), info=info, processes=processes, governor=governor)
+        return LiveConsumerAnswer(found, snapshot.at)
+
+    return await _answer(request, context, snapshot, None, make)
 
 
 @methods.read(
@@ -223,9 +232,9 @@ async def live_consumer(
 async def live_processes(request: AnyRequest, context: Context) -> Response[ProcessRows]:
     await context.check_all_streams("consume")
     snapshot = await context.live.snapshot()
-    found = snapshot.processes
-    return _answer(
-        request, context.live, snapshot, None, lambda: ProcessRows(data=found, total=len(found), at=snapshot.at)
+    processes = snapshot.processes
+    return await _answer(
+        request, context, snapshot, None, lambda: ProcessRows(data=processes, total=len(processes), at=snapshot.at)
     )
 
 
@@ -238,137 +247,10 @@ async def live_processes(request: AnyRequest, context: Context) -> Response[Proc
 async def live_sources(request: AnyRequest, context: Context) -> Response[SourceRows]:
     visible = await context.scope("admin")
     snapshot = await context.live.snapshot()
-    found = await _sources(context, snapshot)
-    return _answer(
-        request, context.live, snapshot, visible, lambda: SourceRows(data=found, total=len(found), at=snapshot.at)
+    sources = await visible_sources(context, snapshot)
+    return await _answer(
+        request, context, snapshot, visible, lambda: SourceRows(data=sources, total=len(sources), at=snapshot.at)
     )
-
-
-async def _sources(context: RouteContext, snapshot: Snapshot) -> list[SourceRow]:
-    """The sources that the caller may administer."""
-    visible = await context.scope("admin")
-    return [one for one in snapshot.sources if visible is None or (one.kind != "postgres" and one.stream in visible)]
-
-
-def _summary(state: LiveState, snapshot: Snapshot, visible: Collection[str] | None) -> Live:
-    streams = [one for one in snapshot.streams.values() if visible is None or one.name in visible]
-    consumers = [one for one in snapshot.consumers.values() if visible is None or one.stream in visible]
-    # Sources and processes are of all streams.
-    sources, processes = (snapshot.sources, snapshot.processes) if visible is None else ([], [])
-    facts = state.facts
-    version, size, role = (None, None, None) if facts is None else (facts.version, facts.size, facts.role)
-    return Live(
-        at=snapshot.at,
-        server=ServerFacts(
-            version=process_version(),
-            uptime_seconds=round(state.uptime, 1),
-            processes=sum(not one.gone for one in snapshot.processes),
-        ),
-        database=DatabaseFacts(
-            reachable=state.error is None,
-            version=version,
-            size_bytes=size,
-            clock_offset_seconds=state.clock_offset,
-            role=None if visible is not None else role,
-            error=state.error,
-        ),
-        totals=snapshot.totals(visible),
-        attention=attention(streams, consumers, sources, processes),
-        unavailable=sorted(state.away),
-    )
-
-
-# --- one stream or consumer
-
-
-async def stream_row(context: RouteContext, snapshot: Snapshot, ref: str) -> StreamRow:
-    """Look up a stream by its id or name. Raises `Forbidden`, or `UnknownStream`."""
-    ref = unmarked(ref)
-    row = snapshot.streams.get(ref) or next((one for one in snapshot.streams.values() if one.id == ref), None)
-    # Without the scope for all streams, one that doesn't exist gets the same answer as one that the caller may not see. It
-    # says what the caller has sent, and never the name behind an id.
-    names = await context.scope("consume")
-    if names is not None and (row is None or row.name not in names):
-        await context.check_stream(ref, "consume")
-    if row is None:
-        raise UnknownStream(f"The stream {ref!r:.80} does not exist.")
-    return row
-
-
-def consumer_row(snapshot: Snapshot, stream: StreamRow, ref: str) -> ConsumerRow:
-    """Look up a consumer by its id or name. Raises `UnknownConsumer`."""
-    row = snapshot.consumers.get((stream.name, ref)) or next(
-        (one for one in snapshot.consumers.values() if one.id == ref and one.stream == stream.name), None
-    )
-    if row is None:
-        raise UnknownConsumer(f"The stream {stream.name!r} has no consumer {ref!r:.80}.")
-    return row
-
-
-async def _stream_info(context: RouteContext, row: StreamRow) -> StreamInfo:
-    engine = await context.engine_of(row.database)
-    return await context.admin_of(engine).stream(row.name)
-
-
-async def _consumer_info(context: RouteContext, row: ConsumerRow) -> ConsumerInfo:
-    engine = await context.engine_of(row.database)
-    return await context.admin_of(engine).consumer(row.stream, row.name)
-
-
-async def _or_none(read: Callable[[], Any]) -> Any:
-    """Return None if the database doesn't answer, since the last snapshot is shown then."""
-    try:
-        return await read()
-    except (UnknownStream, UnknownConsumer):
-        raise
-    except HeadraceError:
-        return None
-
-
-def _fields(row: StreamRow | ConsumerRow) -> dict[str, Any]:
-    return {name: getattr(row, name) for name in row.__struct_fields__}
-
-
-def _in_words(reason: str, actors: int) -> str:
-    """A decision of the governor as a sentence."""
-    counted = f"{actors:,} {'actor' if actors == 1 else 'actors'}"
-    return f"{counted}: {reason}." if reason else f"{counted}. The governor has not changed the number yet."
-
-
-# --- lists
-
-_STREAM_KEYS: dict[str, Callable[[StreamRow], Any]] = {
-    "name": lambda one: one.name,
-    "rate": lambda one: one.publish_rate or 0.0,
-    "messages": lambda one: one.messages or 0,
-    "size": lambda one: one.size or 0,
-    "lag": lambda one: one.lag,
-}
-
-_CONSUMER_KEYS: dict[str, Callable[[ConsumerRow], Any]] = {
-    "name": lambda one: (one.stream, one.name),
-    "rate": lambda one: one.finish_rate or 0.0,
-    "lag": lambda one: one.lag,
-    "lag_seconds": lambda one: -1.0 if one.lag_seconds is None else one.lag_seconds,
-    "in_flight": lambda one: one.in_flight,
-    "dead_letters": lambda one: one.dead_letters,
-}
-
-R = TypeVar("R", StreamRow, ConsumerRow)
-
-
-def _page(snapshot: Snapshot, found: list[R], key: Callable[[R], Any], sort: str, rows: Rows) -> list[R]:
-    """Sort rows, in place, and return a page of them with their rates."""
-    found.sort(key=_name_of)  # rows that are equal keep the order of their names
-    found.sort(key=key, reverse=sort != "name" if rows.desc is None else rows.desc)
-    page = found[rows.offset : rows.offset + rows.limit]
-    for row in page:
-        snapshot.with_rates(row)
-    return page
-
-
-def _name_of(row: StreamRow | ConsumerRow) -> tuple[str, str]:
-    return (row.stream, row.name) if isinstance(row, ConsumerRow) else (row.name, "")
 
 
 # --- answers
@@ -382,35 +264,19 @@ async def _visible(context: RouteContext) -> Collection[str] | None:
     return visible
 
 
-def _etag(request: AnyRequest, state: LiveState, snapshot: Snapshot, visible: Collection[str] | None) -> str:
-    """The snapshot, the request and what the caller may see."""
+async def _answer(
+    request: AnyRequest,
+    context: RouteContext,
+    snapshot: Snapshot,
+    visible: Collection[str] | None,
+    make: Callable[[], Any],
+) -> Response[Any]:
+    """Answer with the result of `make`, plain or async, or 304 if the caller has it."""
     seen = "" if visible is None else "\n".join(sorted(visible))
     text = f"{request.url.path}?{request.url.query}\n{seen}".encode()
-    return f'"{state.id}-{snapshot.number}-{blake2b(text, digest_size=6).hexdigest()}"'
-
-
-def _is_known(request: AnyRequest, etag: str) -> bool:
-    given = request.headers.get("if-none-match", "")
-    return etag in (one.strip().removeprefix("W/") for one in given.split(","))
-
-
-def _answer(
-    request: AnyRequest, state: LiveState, snapshot: Snapshot, visible: Collection[str] | None, make: Callable[[], Any]
-) -> Response[Any]:
-    """Answer with the result of `make`, or 304 if the caller has it."""
-    etag = _etag(request, state, snapshot, visible)
-    if _is_known(request, etag):
+    etag = f'"{context.live.id}-{snapshot.number}-{blake2b(text, digest_size=6).hexdigest()}"'
+    known = request.headers.get("if-none-match", "").split(",")
+    if etag in (one.strip().removeprefix("W/") for one in known):
         return Response(None, status_code=304, headers={"etag": etag})
-    return Response(make(), headers={"etag": etag})
-
-
-ROUTES: Final[Sequence[HTTPRouteHandler]] = (
-    live,
-    live_snapshot,
-    live_streams,
-    live_stream,
-    live_consumers,
-    live_consumer,
-    live_processes,
-    live_sources,
-)
+    answer = make()
+    return Response(await answer if isawaitable(answer) else answer, headers={"etag": etag})

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Final
+from typing import Annotated
 
-from litestar.handlers import HTTPRouteHandler
 from litestar.params import QueryParameter
 from msgspec import Struct, structs
 
@@ -17,7 +16,7 @@ from headrace.server.access import methods
 from headrace.server.engine import Engine
 from headrace.server.merging import read_all
 from headrace.server.routes.context import Context
-from headrace.server.routes.watching.live import consumer_row, stream_row
+from headrace.server.routes.watching.live_lookups import consumer_row, stream_row
 
 Kind = Annotated[
     SampleKind, QueryParameter(description="What they are of: everything together, a stream, or a consumer.")
@@ -85,6 +84,3 @@ def _sum(charts: Sequence[Chart]) -> Chart:
         known = ([value for value in column if value is not None] for column in columns)
         series[name] = [add(values) if values else None for values in known]
     return structs.replace(first, series=Series(**series))
-
-
-ROUTES: Final[Sequence[HTTPRouteHandler]] = (read_samples,)

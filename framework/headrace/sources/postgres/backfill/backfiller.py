@@ -22,7 +22,6 @@ from uuid import uuid4
 import anyio
 
 from headrace import store
-from headrace.model.capture import BackfillKind
 from headrace.model.clock import Clock
 from headrace.model.errors import public_text
 from headrace.model.log import Log
@@ -36,7 +35,6 @@ from headrace.sources.postgres.backfill.stream_readers import (
     FoldReader,
     StreamReader,
     refuse_shared_stream,
-    source_of_the_same,
     verified,
 )
 from headrace.sources.postgres.backfill.visibility import ChangedKeys, ChangedRows, Key
@@ -381,32 +379,3 @@ def _set_changed_rows_apart(chunk: Chunk, changed: ChangedKeys) -> None:
             chunk.rows.append(row)
         elif left_out and chunk.verified is not None:
             chunk.changed_rows.append((row, left_out))
-
-
-async def request_resync(
-    database: store.Executor, source_id: str, spec: PostgresSpec, table: str, *, is_new: bool = False
-) -> str | None:
-    """Request that the stream is made equal to a table that is new, or whose rows may have changed without a message.
-
-    The table is compared with the stream. Messages that are missing or differ are published, and rows that are gone get
-    tombstones or deletes, in order with the changes that are captured meanwhile. If the stream can't be compared, or the
-    table is new, all rows are published.
-
-    Args:
-        database: Headrace's database, or a connection inside a transaction, of which the request is a part.
-        source_id: the source's id.
-        table: one of its tables, by its name in the settings.
-        is_new: whether the table is captured for the first time.
-
-    Returns:
-        The id of the run that does it: a new one, or one that is queued. None if another one is running that may have
-        passed rows before they changed. The caller has to request again later.
-    """
-    # Without a backfill the stream has only rows that have changed, so it can't show which ones it lacks.
-    is_impossible = (
-        not spec.backfill
-        or unverifiable(spec) is not None
-        or await source_of_the_same(database, spec, table) is not None
-    )
-    kind: BackfillKind = "backfill" if is_new or is_impossible else "repair"
-    return await store.request_resync(database, source_id, table, kind, spec.rate)

@@ -15,7 +15,7 @@ import anyio
 from headrace import store
 from headrace.model.clock import Clock
 from headrace.model.log import Log
-from headrace.sources.postgres.backfill.backfiller import request_resync
+from headrace.sources.postgres.backfill.resyncing import request_resync
 from headrace.sources.postgres.connection.source_connection import SourceConnection
 from headrace.sources.postgres.database.upkeep import Note, PublicationUpkeep, Upkeep
 from headrace.sources.postgres.errors import SourceLocked, SourceStopped

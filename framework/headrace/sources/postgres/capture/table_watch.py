@@ -22,7 +22,7 @@ import msgspec
 from headrace import store
 from headrace.model.clock import Clock
 from headrace.model.log import Log
-from headrace.sources.postgres.backfill.backfiller import request_resync
+from headrace.sources.postgres.backfill.resyncing import request_resync
 from headrace.sources.postgres.capture.publication_guard import PublicationGuard
 from headrace.sources.postgres.capture.schema_cache import SchemaCache, next_xid
 from headrace.sources.postgres.connection.source_connection import SourceConnection

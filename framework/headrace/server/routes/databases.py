@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated, Final
+from typing import Annotated
 
-from litestar.handlers import HTTPRouteHandler
 from litestar.params import JSONBody
 from msgspec import Meta, Struct
 
@@ -64,9 +62,9 @@ async def add_database(context: Context, data: JSONBody[NewDatabase]) -> Databas
             f"The server's operator does not allow the reference {data.url_from:.80}. Add the database on the command line, or"
             " allow it with --database-references."
         )
-    found = await context.admin.add_database(data.name, data.url_from, unchecked=data.unchecked)
+    added = await context.admin.add_database(data.name, data.url_from, unchecked=data.unchecked)
     _changed(context.engine)
-    return found
+    return added
 
 
 @methods.remove("/databases/{database:str}", summary="Remove a database", tags=["Databases"])
@@ -83,10 +81,3 @@ def _changed(engine: Engine) -> None:
     if engine.further is not None:
         engine.further.look()
     engine.clear_caches()
-
-
-ROUTES: Final[Sequence[HTTPRouteHandler]] = (
-    list_databases,
-    add_database,
-    remove_database,
-)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated, Final
+from typing import Annotated
 
 from litestar import Response, delete, post
-from litestar.handlers import HTTPRouteHandler
 from litestar.params import JSONBody
 from msgspec import Meta, Struct
 
@@ -76,8 +74,5 @@ async def sign_out(request: AnyRequest) -> Response[None]:
 
 
 def _identification(request: AnyRequest) -> Identification:
-    found: Identification = request.scope["state"][IDENTIFICATION]
-    return found
-
-
-ROUTES: Final[Sequence[HTTPRouteHandler]] = (read_me, sign_in, sign_out)
+    identification: Identification = request.scope["state"][IDENTIFICATION]
+    return identification

@@ -1,4 +1,4 @@
-"""Bodies of requests, whose fields are arguments of the methods of `Admin`. See `operations`."""
+"""The operations on consumers and their dead letters, with the bodies of their requests."""
 
 from __future__ import annotations
 
@@ -8,21 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 from msgspec import Meta, Struct
 
+from headrace.admin.requests.operation import CONDITION_TIME, CONSUMER, Command, Count, Operation
 from headrace.model.conditions import selections
 from headrace.model.conditions.selections import MAX_CHOSEN, Criterion, Filters, Seq, WhereJson, described
-from headrace.sources.postgres.settings import MOST_TABLES
-from headrace.sources.postgres.table_names import MAX_NAME
-
-# --- consumers
+from headrace.model.records import ConsumerInfo
 
 
 class Pause(Struct, kw_only=True, forbid_unknown_fields=True):
     """How long a consumer is paused."""
 
     until: Annotated[datetime | None, Meta(description="When it is resumed. Null for a pause without an end.")] = None
-
-
-# --- messages and dead letters
 
 
 class Choice(Struct, kw_only=True, forbid_unknown_fields=True):
@@ -75,55 +70,45 @@ class DeadLetterChoice(DeadLetterCriteria, kw_only=True, forbid_unknown_fields=T
     dry_run: Annotated[bool, Meta(description="Only count.")] = False
 
 
-# --- sources that capture tables
-
-_Table = Annotated[str, Meta(extra_json_schema={"minLength": 3, "maxLength": MAX_NAME})]
+_KEY = {"key": "orders.us.cus_a.order_1"}
 
 
-class Resume(Struct, kw_only=True, forbid_unknown_fields=True):
-    """How a source is resumed."""
-
-    anew: Annotated[
-        bool,
-        Meta(description="Not from where it was: with a new slot, and all tables read again. For a slot that is lost."),
-    ] = False
-
-
-class NewBackfill(Struct, kw_only=True, forbid_unknown_fields=True):
-    """What to backfill."""
-
-    tables: Annotated[
-        Annotated[list[_Table], Meta(max_length=MOST_TABLES)] | None,
-        Meta(description="Which of the source's; null for all that aren't being read already."),
-    ] = None
-    where: Annotated[
-        WhereJson | None,
-        Meta(description="Which rows, by their columns; null for all.", examples=["data.record.total > 100"]),
-    ] = None
-    rate: Annotated[int, Meta(ge=1, lt=2**31, description="Rows a second, at most.")] | None = None
-
-
-class NewVerification(Struct, kw_only=True, forbid_unknown_fields=True):
-    """What to compare with the stream."""
-
-    tables: Annotated[
-        Annotated[list[_Table], Meta(max_length=MOST_TABLES)] | None,
-        Meta(description="Which of the source's tables. Null for all."),
-    ] = None
-    repair: Annotated[bool, Meta(description="Whether to correct the stream.")] = False
-    rate: Annotated[int, Meta(ge=1, lt=2**31, description="Maximum rows per second.")] | None = None
-
-
-class WhichBackfills(Struct, kw_only=True, forbid_unknown_fields=True):
-    """A selection of a source's backfills."""
-
-    id: Annotated[str | None, Meta(description="One of them; null for all that have not ended.")] = None
-
-
-class WhichFailures(Struct, kw_only=True, forbid_unknown_fields=True):
-    """A selection of a source's failed changes."""
-
-    ids: Annotated[
-        Annotated[list[Seq], Meta(max_length=MAX_CHOSEN)] | None,
-        Meta(description="Only those with these ids. By default all."),
-    ] = None
+OPERATIONS: dict[str, Operation] = {
+    "pause": Operation(
+        "POST", CONSUMER + "/pause", "Pause a consumer", ConsumerInfo, Pause, {"until": "2030-01-31T12:00:00Z"}
+    ),
+    "resume": Operation(
+        "POST",
+        CONSUMER + "/resume",
+        "Resume a consumer",
+        ConsumerInfo,
+        command=Command("consumer resume", done="{name!r} of {stream!r} is resumed."),
+    ),
+    "replay": Operation(
+        "POST",
+        CONSUMER + "/replay",
+        "Replay messages",
+        Count("replayed"),
+        Choice,
+        {"start_time": "2030-01-31T12:00:00Z", "dry_run": True},
+        extra_time=CONDITION_TIME,
+    ),
+    "redrive": Operation(
+        "POST",
+        CONSUMER + "/dead_letters/redrive",
+        "Redrive dead letters",
+        Count("redriven"),
+        DeadLetterChoice,
+        _KEY,
+        extra_time=CONDITION_TIME,
+    ),
+    "purge": Operation(
+        "POST",
+        CONSUMER + "/dead_letters/purge",
+        "Delete dead letters",
+        Count("purged"),
+        DeadLetterChoice,
+        _KEY,
+        extra_time=CONDITION_TIME,
+    ),
+}

@@ -1,9 +1,10 @@
-"""The settings of a schedule, which all processes that run it have in common."""
+"""Schedules of periodic messages: their settings, which all processes that run them have in common, and their state."""
 
 from __future__ import annotations
 
 import hashlib
 import re
+from datetime import datetime
 from typing import Any, Literal
 
 import msgspec
@@ -98,3 +99,32 @@ class ScheduleSpec(msgspec.Struct, frozen=True, kw_only=True):
     def digest(self) -> str:
         """The digest by which processes find out whether they have the same stream and settings."""
         return hashlib.sha256(f"{self.stream} {self.settings()}".encode()).hexdigest()
+
+
+ScheduleState = Literal["running", "paused", "idle"]
+
+
+class ScheduleInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """The state of a schedule."""
+
+    name: str
+    stream: str
+    settings: dict[str, Any]
+    """The declared settings: those of `ScheduleSpec` without name and stream."""
+    state: ScheduleState
+    """`idle`: no process that runs has declared it with these settings for 90 seconds, so that nothing is published."""
+    next_at: datetime | None
+    """The next due time. None until a process has computed it."""
+    requested_at: datetime | None
+    """When a message was requested that is not published yet."""
+    last_due_at: datetime | None
+    """The due time of the last message."""
+    last_run_at: datetime | None
+    """When the last message was published."""
+    messages: int
+    """How many messages were published."""
+    paused_at: datetime | None
+    seen_at: datetime
+    """When a process that runs it has last asked for it. Recorded every 30 seconds."""
+    created_at: datetime
+    updated_at: datetime

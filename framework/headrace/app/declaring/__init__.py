@@ -1,0 +1,1 @@
+"""The decorators, with the types of their settings."""
