@@ -22,6 +22,7 @@ from headrace.model.errors import ConfigurationError, DatabaseRefused, NotConnec
 from headrace.sources.postgres.connection.source_connection import SourceConnection
 from headrace.sources.postgres.errors import SourceStopped
 from headrace.store.connections.driver_parameters import DriverParameters
+from tests.conftest import Connect
 from tests.support.provider_urls import PROVIDERS, REFUSED
 from tests.support.silence import proxied
 from tests.support.tls import Certificates, certificates, tls_in_front
@@ -341,8 +342,11 @@ async def test_settings_in_the_options_take_precedence(empty_dsn: str, written: 
             await database.close()
 
 
-async def test_transactions_of_headrace_keep_their_isolation(dsn: str) -> None:
-    options = "-c default_transaction_isolation=serializable -c standard_conforming_strings=off"
+@pytest.mark.parametrize("strings", ["on", "off"])
+async def test_transactions_of_headrace_keep_their_isolation(dsn: str, connect: Connect, strings: str) -> None:
+    if strings == "off" and (await connect()).get_server_version().major >= 19:
+        pytest.skip("standard_conforming_strings can't be off from PostgreSQL 19 on")
+    options = f"-c default_transaction_isolation=serializable -c standard_conforming_strings={strings}"
     async with App(write(read(dsn) | {"options": options})) as app:
         assert await app.database.fetchval("select current_setting('transaction_isolation')") == "read committed"
         async with app.transaction() as transaction:  # those of your code have the level that you chose

