@@ -202,6 +202,30 @@ async def test_a_parameter_that_can_t_be_honoured_is_refused(
         store.Database(f"postgresql://ann@{NAME}/shop?{parameter}")
 
 
+@pytest.mark.parametrize("root", ["", "&sslrootcert=system"])
+async def test_a_certificate_that_may_not_be_sent_is_left_out(root: str, made: Certificates) -> None:
+    certificate = f"sslcert={made.authority}&sslkey={made.authority}"
+    url = f"postgresql://ann@{NAME}/shop?sslcertmode=disable&{certificate}{root}"
+    for environment in ({}, {"PGSSLCERT": str(made.authority)}) if root else ({},):
+        arguments = DriverParameters(url, environment).arguments()
+        assert "sslcert" not in arguments.get("dsn", "")
+    if not root:
+        assert "sslcert=" in DriverParameters(url.replace("disable", "allow"), {}).arguments()["dsn"]
+
+
+@pytest.mark.parametrize("environment", [{"PGSSLCERT": "/shop.crt"}, {}])
+async def test_a_certificate_that_asyncpg_finds_by_itself_is_refused_where_none_may_be_sent(
+    environment: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / ".postgresql").mkdir()
+    (tmp_path / ".postgresql" / "postgresql.crt").write_text("a certificate")
+    url = f"postgresql://ann@{NAME}/shop?sslcertmode=disable"
+    with pytest.raises(DatabaseRefused, match=r"would send the certificate of (PGSSLCERT|.*postgresql\.crt)\. Remove that"):
+        DriverParameters(url, environment)
+    DriverParameters(f"{url}&sslmode=disable", environment)
+
+
 async def test_an_unknown_parameter_is_refused_before_a_connection(server_dsn: str) -> None:
     url = f"{server_dsn}{'&' if '?' in server_dsn else '?'}conect_timeout=4"
     with pytest.raises(DatabaseRefused, match=r"'conect_timeout'.*Did you mean connect_timeout\?"):

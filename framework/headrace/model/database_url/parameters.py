@@ -57,7 +57,7 @@ PARAMETERS = (
     Parameter(
         "hostaddr",
         effect="as for psql. Beside `host` it is refused with `sslmode=verify-full`, since asyncpg compares the certificate"
-        " with the address",
+        " with the address. It looks for the address in the password file, too",
     ),
     Parameter("port", "PGPORT"),
     Parameter("dbname", "PGDATABASE", "database"),
@@ -113,6 +113,8 @@ PARAMETERS = (
     Parameter("sslpassword", None, URL),
     Parameter(
         "sslcertmode",
+        "PGSSLCERTMODE",
+        effect="`disable` is refused beside PGSSLCERT and `~/.postgresql/postgresql.crt`, which asyncpg sends",
         choices=("disable", "allow", "require"),
         refused=("require",),
         instead="Leave it out, since asyncpg can't tell whether the server asked for the certificate.",
@@ -164,4 +166,5 @@ def _effect(parameter: Parameter) -> str:
     if parameter.refused == ANY:
         return f"refused. {parameter.instead}"
     values = " and ".join(f"`{value}`" for value in parameter.refused)
-    return f"ignored, and {values} refused. {parameter.instead}"
+    effect = "ignored" if parameter.effect == AS_PSQL else parameter.effect
+    return f"{effect}, and {values} refused. {parameter.instead}"
