@@ -221,7 +221,9 @@ async def test_a_certificate_that_asyncpg_finds_by_itself_is_refused_where_none_
     (tmp_path / ".postgresql").mkdir()
     (tmp_path / ".postgresql" / "postgresql.crt").write_text("a certificate")
     url = f"postgresql://ann@{NAME}/shop?sslcertmode=disable"
-    with pytest.raises(DatabaseRefused, match=r"would send the certificate of (PGSSLCERT|.*postgresql\.crt)\. Remove that"):
+    with pytest.raises(
+        DatabaseRefused, match=r"would send the certificate of (PGSSLCERT|.*postgresql\.crt)\. Remove that"
+    ):
         DriverParameters(url, environment)
     DriverParameters(f"{url}&sslmode=disable", environment)
 

@@ -3,6 +3,7 @@
     python -m tests.versions.postgres 14 17            these versions, 19 among them
     python -m tests.versions.postgres all              all supported versions
     python -m tests.versions.postgres others --short   all but the one of `make test`, the tests that say most
+    python -m tests.versions.postgres 19 --repack      while all tables of Headrace are repacked, again and again
     python -m tests.versions.postgres 15 -- -k lease   with arguments for pytest
 
 Exits with 1 if a test failed. A version whose programs can't be fetched is reported as not tested, which is
@@ -30,6 +31,7 @@ from headrace.embedded.binaries import (
 )
 from headrace.model.errors import EmbeddedPostgresError
 from tests.support.programs import OTHER_WHEEL, installations
+from tests.support.repacks import FIRST_MAJOR
 from tests.versions import debian
 from tests.versions.fetching import PROJECT, NotFetchedError
 from tests.versions.packages import WrongDigestError, package_for, programs
@@ -153,6 +155,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.versions.postgres")
     parser.add_argument("versions", nargs="+", metavar="VERSION", help="such as 15, or all, or others")
     parser.add_argument("--short", action="store_true", help="only the tests that say most about a version")
+    parser.add_argument("--repack", action="store_true", help="while REPACK (CONCURRENTLY) runs in their databases")
     parser.add_argument("--jobs", default="2", help="processes of pytest-xdist")
     options = parser.parse_args(ours)
     try:
@@ -160,7 +163,10 @@ def main(arguments: Sequence[str]) -> int:
     except (ValueError, EmbeddedPostgresError) as error:
         parser.error(str(error))
     tests = pytest_arguments(arguments[len(ours) + 1 :], short=options.short)
-    succeeded, lines = run(chosen, [sys.executable, "-m", "pytest", "-n", options.jobs, *tests])
+    if options.repack and (older := [major for major in chosen if major < FIRST_MAJOR]):
+        parser.error(f"REPACK (CONCURRENTLY) came with PostgreSQL {FIRST_MAJOR}, and {older[0]} is older.")
+    plugins = ["-p", "tests.support.repacks"] if options.repack else []
+    succeeded, lines = run(chosen, [sys.executable, "-m", "pytest", "-n", options.jobs, *plugins, *tests])
     print("\n".join(["", *lines]), flush=True)
     return 0 if succeeded else 1
 
