@@ -3,8 +3,8 @@
     make test-postgres VERSION=19 REPACK=1
 
 A session of its own runs `REPACK (CONCURRENTLY)` on one table after the other, in random order, as long as the test has its
-database. A test that fails with it and passes without reads a table that was exchanged since its snapshot, or counts
-sessions, locks or pages. The last lines of the run say how many repacks there were.
+database. A test that fails with it and passes without reads a table that was exchanged since its snapshot. Tests that fail
+for another reason are in `UNFIT`, and are skipped. The last lines of the run say how many repacks there were.
 """
 
 from __future__ import annotations
@@ -30,6 +30,16 @@ LOCK_TIMEOUT = "200ms"
 TABLES = """
     select oid::regclass::text from pg_class
     where relkind = 'r' and relpersistence = 'p' and relnamespace::regnamespace::text like 'headrace%'"""
+
+UNFIT = {
+    "test_a_call_that_uses_a_stream_while_it_is_deleted_reports_that_it_is_gone": "counts the sessions that wait for a lock",
+    "test_a_copy_of_a_database_that_takes_its_place_has_a_history_of_its_own": "copies a database without other sessions",
+    "test_a_role_that_the_database_sets_and_that_lacks_privileges_is_said": "changes rights, which a repack may refuse",
+    "test_an_ack_that_commits_between_two_reads_of_a_lease_call_loses_nothing": "needs a plan that is kept, and a repack ends it",
+    "test_dump_and_restore": "dumps, which must not be done beside a repack",
+    "test_the_number_in_a_streams_row_is_seldom_written": "counts writes of rows, and a repack writes them anew",
+}
+"""Tests and files that a repack disturbs, with what they do."""
 
 _outcomes: Counter[str] = Counter()
 
@@ -59,10 +69,11 @@ class Repacks:
 
     def _run(self) -> None:
         try:
+            order = random.Random()  # Hypothesis watches the common one
             self._connection.execute(f"set lock_timeout = '{LOCK_TIMEOUT}'")
             while not self._ended.is_set():
                 tables = [name for (name,) in self._connection.execute(TABLES)]
-                for table in random.sample(tables, len(tables)):
+                for table in order.sample(tables, len(tables)):
                     if self._ended.is_set():
                         break
                     self._repack(table)
@@ -95,6 +106,13 @@ def pytest_configure() -> None:
                 repacks.end()
 
     servers.clone = repacked
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what a repack disturbs."""
+    for item in items:
+        for name in {getattr(item, "originalname", item.name), item.path.stem} & UNFIT.keys():
+            item.add_marker(pytest.mark.skip(f"not beside a repack, since it {UNFIT[name]}"))
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
