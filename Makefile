@@ -49,10 +49,10 @@ test-lowest: $(READY)  ## Run the tests on the lowest versions of the dependenci
 
 test-postgres: $(READY)  ## Run the tests of SQL on another Postgres: VERSION=15, or VERSION=all
 	@test -n "$(VERSION)" || { echo "Name the version: make test-postgres VERSION=15, or VERSION=all"; exit 2; }
-	$(BIN)/python -m tests.versions.postgres $(VERSION) $(if $(SHORT),--short) --jobs $(JOBS) -- $(ARGS)
+	$(BIN)/python -m tests.versions.postgres $(VERSION) $(if $(SHORT),--short) $(if $(REPACK),--repack) --jobs $(JOBS) -- $(ARGS)
 
-test-python:  ## Run the core's tests on another Python: PYTHON=python3.13, or NEWEST=1
-	$(PYTHON) -m tests.versions.python $(if $(NEWEST),--newest) $(if $(SHORT),--short) --jobs $(JOBS) -- $(ARGS)
+test-python:  ## Run the core's tests on another Python: VERSION=3.15, PYTHON=python3.13, or NEWEST=1
+	$(if $(shell $(PYTHON) -V 2>/dev/null),$(PYTHON),python3) -m tests.versions.python $(if $(NEWEST),--newest,$(or $(VERSION),$(PYTHON))) $(if $(SHORT),--short) --jobs $(JOBS) -- $(ARGS)
 
 torture: $(READY)  ## Run the longest tests, which kill, freeze and restart things
 	$(BIN)/python -m pytest -m torture -o faulthandler_timeout=0 $(ARGS)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.versions import packages
+from tests.versions.fetching import CACHE, make_directory
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -73,10 +74,10 @@ def axe() -> str:
     Raises:
         NotFetchedError: it is not to be had here.
     """
-    target = packages.CACHE / f"axe-core-{AXE.version}.js"
+    target = CACHE / f"axe-core-{AXE.version}.js"
     if not target.exists():
-        packages.make_directory(packages.CACHE)
-        with tempfile.TemporaryDirectory(prefix="fetching-", dir=packages.CACHE) as aside:
+        make_directory(CACHE)
+        with tempfile.TemporaryDirectory(prefix="fetching-", dir=CACHE) as aside:
             archive = packages.npm_pack(AXE, Path(aside))
             packages.check(AXE, archive)
             with tarfile.open(archive) as packed:

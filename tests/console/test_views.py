@@ -11,7 +11,7 @@ from tests.console import browser as browsers
 from tests.console.conftest import OpenPage
 from tests.console.page import Page
 from tests.console.world import World, deliver
-from tests.versions.packages import NotFetchedError
+from tests.versions.fetching import NotFetchedError
 
 if TYPE_CHECKING:
     from playwright.sync_api import BrowserContext, Route

@@ -223,8 +223,9 @@ async def test_a_timeout_rolls_back_the_transaction(app: App) -> None:
             await tx.execute("select pg_sleep(60)")
 
     await work_off(app, ("k", 7))
-    assert len(attempts.notes) > 1
-    assert await effects(app) == attempts.notes[-1:]  # on a slow machine more than one attempt may take too long
+    # On a slow machine more attempts than the first may take too long, some of them before they note anything.
+    assert attempts.notes[-1] > 1
+    assert await effects(app) == attempts.notes[-1:]
     await nothing_is_left(app)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from typing import Any
 
 import anyio
@@ -24,6 +26,10 @@ NO_CHECKS = JanitorTimings(notifications_check=FOREVER)
 @pytest.fixture
 def app(dsn: str) -> App:
     """An app with consumers that lease only after a notification, or when a message falls due."""
+    return without_polls(dsn)
+
+
+def without_polls(dsn: str) -> App:
     app = App(dsn)
     app._timings = Timings(leasing=LeaseTimings(polls=NO_POLLS, shortest_term=FOREVER))
     app._limits = ServiceLimits(janitor=NO_CHECKS)
@@ -69,10 +75,44 @@ async def test_an_idle_consumer_is_woken_when_a_transaction_that_published_commi
 
 
 @pytest.mark.asyncio
+async def test_a_publish_wakes_no_process_without_a_consumer_of_the_stream(
+    dsn: str, database: store.Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard: defaultdict[store.Database, list[int]] = defaultdict(list)
+    listen = store.listen
+
+    async def counted(process: store.Database, notify: Callable[[int], None], *rest: Any) -> None:
+        def hear(stream: int) -> None:
+            heard[process].append(stream)
+            notify(stream)
+
+        await listen(process, hear, *rest)
+
+    monkeypatch.setattr(store, "listen", counted)
+    seen = Seen()
+    apps = {stream: without_polls(dsn) for stream in ("orders", "invoices", "prices")}
+    for stream, app in apps.items():
+
+        @app.consumer(stream, name="ship")
+        async def ship(number: int) -> None:
+            seen.note(number)
+
+    async with AsyncExitStack() as processes:
+        for app in apps.values():
+            await processes.enter_async_context(running(app))
+        await eventually(lambda: database.fetchval("select count(*) = 3 from headrace_internal.waiting"))
+        for app in apps.values():
+            await app.idle()
+        for number, stream in enumerate(["orders"] * 5 + ["invoices", "prices"], start=1):  # they arrive in this order
+            await store.publish(database, stream, "a", str(number))
+            await seen.until(number)
+        ids = {row["name"]: row["id"] for row in await database.fetch("select name, id from headrace_internal.streams")}
+        assert {stream: {*heard[app.database]} for stream, app in apps.items()} == {name: {ids[name]} for name in apps}
+
+
+@pytest.mark.asyncio
 async def test_a_process_wakes_its_own_consumers_without_listening(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def without_notifications(
-        _database: store.Database, _notify: Callable[[int], None], _ready: Callable[[], None]
-    ) -> None:
+    async def without_notifications(*_: Any) -> None:
         await anyio.sleep_forever()
 
     monkeypatch.setattr(store, "listen", without_notifications)

@@ -17,6 +17,7 @@ from headrace.model.outcomes import Failure, Settlement
 from headrace.model.specs import StreamSpec
 from headrace.runtime.maintenance.sweeper import Sweeper
 from tests.conftest import Connect, Declare
+from tests.support import notifications
 from tests.support.readers import Reader, publish
 
 pytestmark = pytest.mark.asyncio
@@ -382,7 +383,7 @@ async def test_an_open_publishing_transaction_does_not_keep_others_from_notifyin
     reader = await declare()
     heard = asyncio.Event()
     listener, slow = await connect(), await connect()
-    await listener.add_listener("headrace", lambda *_: heard.set())
+    await notifications.listen(listener, lambda *_: heard.set())
     await store.wait(database, reader.id, 60)
     async with slow.transaction(), asyncio.timeout(SOON):
         await publish(slow, "a")

@@ -22,6 +22,7 @@ from headrace.model.errors import ConfigurationError, DatabaseRefused, NotConnec
 from headrace.sources.postgres.connection.source_connection import SourceConnection
 from headrace.sources.postgres.errors import SourceStopped
 from headrace.store.connections.driver_parameters import DriverParameters
+from tests.conftest import Connect
 from tests.support.provider_urls import PROVIDERS, REFUSED
 from tests.support.silence import proxied
 from tests.support.tls import Certificates, certificates, tls_in_front
@@ -201,6 +202,32 @@ async def test_a_parameter_that_can_t_be_honoured_is_refused(
         store.Database(f"postgresql://ann@{NAME}/shop?{parameter}")
 
 
+@pytest.mark.parametrize("root", ["", "&sslrootcert=system"])
+async def test_a_certificate_that_may_not_be_sent_is_left_out(root: str, made: Certificates) -> None:
+    certificate = f"sslcert={made.authority}&sslkey={made.authority}"
+    url = f"postgresql://ann@{NAME}/shop?sslcertmode=disable&{certificate}{root}"
+    for environment in ({}, {"PGSSLCERT": str(made.authority)}) if root else ({},):
+        arguments = DriverParameters(url, environment).arguments()
+        assert "sslcert" not in arguments.get("dsn", "")
+    if not root:
+        assert "sslcert=" in DriverParameters(url.replace("disable", "allow"), {}).arguments()["dsn"]
+
+
+@pytest.mark.parametrize("environment", [{"PGSSLCERT": "/shop.crt"}, {}])
+async def test_a_certificate_that_asyncpg_finds_by_itself_is_refused_where_none_may_be_sent(
+    environment: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / ".postgresql").mkdir()
+    (tmp_path / ".postgresql" / "postgresql.crt").write_text("a certificate")
+    url = f"postgresql://ann@{NAME}/shop?sslcertmode=disable"
+    with pytest.raises(
+        DatabaseRefused, match=r"would send the certificate of (PGSSLCERT|.*postgresql\.crt)\. Remove that"
+    ):
+        DriverParameters(url, environment)
+    DriverParameters(f"{url}&sslmode=disable", environment)
+
+
 async def test_an_unknown_parameter_is_refused_before_a_connection(server_dsn: str) -> None:
     url = f"{server_dsn}{'&' if '?' in server_dsn else '?'}conect_timeout=4"
     with pytest.raises(DatabaseRefused, match=r"'conect_timeout'.*Did you mean connect_timeout\?"):
@@ -341,8 +368,11 @@ async def test_settings_in_the_options_take_precedence(empty_dsn: str, written: 
             await database.close()
 
 
-async def test_transactions_of_headrace_keep_their_isolation(dsn: str) -> None:
-    options = "-c default_transaction_isolation=serializable -c standard_conforming_strings=off"
+@pytest.mark.parametrize("strings", ["on", "off"])
+async def test_transactions_of_headrace_keep_their_isolation(dsn: str, connect: Connect, strings: str) -> None:
+    if strings == "off" and (await connect()).get_server_version().major >= 19:
+        pytest.skip("standard_conforming_strings can't be off from PostgreSQL 19 on")
+    options = f"-c default_transaction_isolation=serializable -c standard_conforming_strings={strings}"
     async with App(write(read(dsn) | {"options": options})) as app:
         assert await app.database.fetchval("select current_setting('transaction_isolation')") == "read committed"
         async with app.transaction() as transaction:  # those of your code have the level that you chose

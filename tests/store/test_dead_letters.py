@@ -14,6 +14,7 @@ from headrace.model.conditions.selections import DeadLetterCriteria
 from headrace.model.errors import InvalidInput
 from headrace.model.outcomes import Failure
 from tests.conftest import Connect, Declare
+from tests.support import notifications
 from tests.support.readers import Reader, publish
 
 pytestmark = pytest.mark.asyncio
@@ -452,7 +453,7 @@ async def test_a_redrive_notifies_waiting_workers(database: store.Database, decl
     await dead(reader, "a")
     heard = asyncio.Event()
     listener = await connect()
-    await listener.add_listener("headrace", lambda *_: heard.set())
+    await notifications.listen(listener, lambda *_: heard.set())
     await store.wait(database, reader.id, 60)
     await reader.redrive()
     async with asyncio.timeout(10):

@@ -10,6 +10,7 @@ import pytest
 
 from headrace import store
 from tests.conftest import Connect, Declare
+from tests.support import notifications
 from tests.support.readers import publish
 
 pytestmark = pytest.mark.asyncio
@@ -86,7 +87,7 @@ async def test_a_consumer_that_missed_its_notification_is_notified(
             await reader.nack(batch, delay=10)
     await store.wait(database, reader.id, 60)
     listener = await connect()
-    await listener.add_listener("headrace", lambda *_: heard.set())
+    await notifications.listen(listener, lambda *_: heard.set())
     assert await store.notify_waiting(database) == (None, 1)
     async with asyncio.timeout(SOON):
         await heard.wait()

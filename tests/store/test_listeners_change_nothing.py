@@ -14,6 +14,7 @@ from headrace import store
 from headrace.embedded.binaries import find_installation
 from headrace.model.specs import ConsumerSpec
 from tests.conftest import Connect, Declare
+from tests.support import notifications
 from tests.support.clusters import cluster
 from tests.support.readers import publish
 from tests.support.roles import Login
@@ -61,7 +62,7 @@ async def listening(connect: Connect) -> tuple[Any, list[str]]:
     """A session that listens, and what it was notified of."""
     listener = await connect()
     heard: list[str] = []
-    await listener.add_listener("headrace", lambda *call: heard.append(call[3]))
+    await notifications.listen(listener, lambda *call: heard.append(call[3]))
     return listener, heard
 
 

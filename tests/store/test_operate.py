@@ -13,6 +13,7 @@ from headrace.model.errors import InUse, UnknownConsumer, UnknownStream
 from headrace.model.records import Lost
 from headrace.model.specs import StreamSpec
 from tests.conftest import Connect, Declare
+from tests.support import notifications
 from tests.support.readers import Reader, publish
 from tests.support.waiting import start, until_blocked
 
@@ -58,7 +59,7 @@ async def test_a_resume_notifies_the_workers(database: store.Database, declare: 
     reader = await declare()
     heard: asyncio.Queue[str] = asyncio.Queue()
     listener = await connect()
-    await listener.add_listener("headrace", lambda *call: heard.put_nowait(call[3]))
+    await notifications.listen(listener, lambda *call: heard.put_nowait(call[3]))
     await store.resume(database, reader.id)
     async with asyncio.timeout(10):
         assert int(await heard.get()) == await database.fetchval("select id from headrace_internal.streams")

@@ -14,6 +14,7 @@ from headrace.model import conditions
 from headrace.model.errors import UnknownConsumer, UnknownStream
 from headrace.store import Selection
 from tests.conftest import Connect, Declare
+from tests.support import notifications
 from tests.support.readers import Reader, by_key, publish
 from tests.support.waiting import start, until_blocked
 
@@ -220,7 +221,7 @@ async def test_a_replay_notifies_waiting_workers(database: store.Database, decla
     await reader.drain()
     heard = asyncio.Event()
     listener = await connect()
-    await listener.add_listener("headrace", lambda *_: heard.set())
+    await notifications.listen(listener, lambda *_: heard.set())
     await store.wait(database, reader.id, 60)
     await store.replay(database, reader.id, ALL)
     async with asyncio.timeout(10):

@@ -19,6 +19,7 @@ from headrace import store, sweep
 from headrace.model.errors import InvalidInput, StagedRowsGone, StreamFull, UnknownStream
 from headrace.model.specs import StreamSpec
 from tests.conftest import Connect, Declare
+from tests.support import notifications
 from tests.support.waiting import start, until_blocked
 
 pytestmark = pytest.mark.asyncio
@@ -388,7 +389,7 @@ async def test_a_commit_notifies_waiting_consumers(
     reader = await declare()
     heard: asyncio.Queue[str] = asyncio.Queue()
     listener = await connect()
-    await listener.add_listener("headrace", lambda *args: heard.put_nowait(args[-1]))
+    await notifications.listen(listener, lambda *args: heard.put_nowait(args[-1]))
     await database.fetch("select headrace_internal.subscribe_consumers(array[$1::int], interval '1 minute')", reader.id)
     await commit(database, [await stage(database, ["a"])])
     assert await asyncio.wait_for(heard.get(), 10) == str(

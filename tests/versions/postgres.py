@@ -3,6 +3,7 @@
     python -m tests.versions.postgres 14 17            these versions, 19 among them
     python -m tests.versions.postgres all              all supported versions
     python -m tests.versions.postgres others --short   all but the one of `make test`, the tests that say most
+    python -m tests.versions.postgres 19 --repack      while all tables of Headrace are repacked, again and again
     python -m tests.versions.postgres 15 -- -k lease   with arguments for pytest
 
 Exits with 1 if a test failed. A version whose programs can't be fetched is reported as not tested, which is
@@ -18,6 +19,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 
 from headrace.embedded.binaries import (
     OLDEST_MAJOR,
@@ -29,8 +31,10 @@ from headrace.embedded.binaries import (
 )
 from headrace.model.errors import EmbeddedPostgresError
 from tests.support.programs import OTHER_WHEEL, installations
+from tests.support.repacks import FIRST_MAJOR
 from tests.versions import debian
-from tests.versions.packages import PROJECT, NotFetchedError, WrongDigestError, package_for, programs
+from tests.versions.fetching import PROJECT, NotFetchedError
+from tests.versions.packages import WrongDigestError, package_for, programs
 
 NEWEST_MAJOR = 18
 SUPPORTED = range(OLDEST_MAJOR, NEWEST_MAJOR + 1)
@@ -70,7 +74,7 @@ def programs_of(major: int) -> Installation:
         if {WHEEL, OTHER_WHEEL} & {*installation.bin.parts}:
             return installation
     try:
-        found = installation_in(debian.programs(major) if major == UPCOMING else programs(package_for(major)))
+        found = installation_in(fetched(major))
         if found is None or found.major != major:
             raise NotFetchedError(f"the package holds {found and found.version} instead of PostgreSQL {major}")
     except NotFetchedError:
@@ -78,6 +82,13 @@ def programs_of(major: int) -> Installation:
             raise
         return local[0]
     return found
+
+
+def fetched(major: int) -> Path:
+    """Return the directory of the programs of a major version that no wheel has, and fetch them if they aren't there."""
+    if major == UPCOMING:
+        return debian.fetch(debian.postgres(major)).parent
+    return programs(package_for(major))
 
 
 def majors(words: Iterable[str]) -> list[int]:
@@ -144,6 +155,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.versions.postgres")
     parser.add_argument("versions", nargs="+", metavar="VERSION", help="such as 15, or all, or others")
     parser.add_argument("--short", action="store_true", help="only the tests that say most about a version")
+    parser.add_argument("--repack", action="store_true", help="while REPACK (CONCURRENTLY) runs in their databases")
     parser.add_argument("--jobs", default="2", help="processes of pytest-xdist")
     options = parser.parse_args(ours)
     try:
@@ -151,7 +163,10 @@ def main(arguments: Sequence[str]) -> int:
     except (ValueError, EmbeddedPostgresError) as error:
         parser.error(str(error))
     tests = pytest_arguments(arguments[len(ours) + 1 :], short=options.short)
-    succeeded, lines = run(chosen, [sys.executable, "-m", "pytest", "-n", options.jobs, *tests])
+    if options.repack and (older := [major for major in chosen if major < FIRST_MAJOR]):
+        parser.error(f"REPACK (CONCURRENTLY) came with PostgreSQL {FIRST_MAJOR}, and {older[0]} is older.")
+    plugins = ["-p", "tests.support.repacks"] if options.repack else []
+    succeeded, lines = run(chosen, [sys.executable, "-m", "pytest", "-n", options.jobs, *plugins, *tests])
     print("\n".join(["", *lines]), flush=True)
     return 0 if succeeded else 1
 

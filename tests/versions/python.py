@@ -1,9 +1,12 @@
-"""Run the core's tests on another version of Python, as `make test-python PYTHON=python3.13` does.
+"""Run the core's tests on another version of Python, as `make test-python VERSION=3.15` does.
 
     python3.13 -m tests.versions.python                these tests on this Python
+    python3 -m tests.versions.python 3.15              on the Python 3.15 of this machine, or else on Debian's
     python3 -m tests.versions.python --newest --short  on the newest Python of this machine, if it is newer than
                                                        the one that runs this
     python3.13 -m tests.versions.python -- -k lease    with arguments for pytest
+
+Exits with the code of pytest. A version that can't be fetched is reported as not tested, which is no failure.
 
 The Python gets an environment of its own below `.venv`, with the versions of `requirements.lock` and without
 Spark. This module needs nothing but Python.
@@ -24,7 +27,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-PROJECT = Path(__file__).parents[2]
+from tests.versions import debian
+from tests.versions.fetching import PROJECT, NotFetchedError
+
 LOCK = PROJECT / "requirements.lock"
 
 SUITE = (
@@ -38,6 +43,9 @@ SHORT = ("tests/client", "tests/drivers", "tests/flow", "tests/model", "tests/ru
 
 _WITHOUT = "spark"
 """The extra that is left out. It is the largest by far, and has versions of Python of its own."""
+
+_OLDEST = 11
+"""The second number of the oldest supported version."""
 
 _VERSION = "import sys; print(sys.version_info.releaselevel, *sys.version_info[:3])"
 
@@ -63,32 +71,60 @@ def requirements(document: Mapping[str, Any], groups: Iterable[str] = ("test",),
     return [text for text in dict.fromkeys(texts) if not own.match(text)]
 
 
-def newest(candidates: Iterable[Path]) -> tuple[Version, Path] | None:
-    """Return the newest released Python among the programs that run, with its version. None if none runs."""
+def newest(candidates: Iterable[Path], minor: int | None = None) -> tuple[Version, Path] | None:
+    """Return the newest Python among the programs that run, with its version. None if none runs.
+
+    Args:
+        minor: the second number that the version must have. Without it, previews are left out.
+    """
     found: dict[Version, Path] = {}
     for program in candidates:
-        if version := _version(program):
+        level, version = _version(program)
+        if level == "final" if minor is None else version[1:2] == (minor,):
             found.setdefault(version, program)
     return max(found.items(), default=None)
 
 
+def named(word: str) -> Path:
+    """Return the Python that a version, a name or a path stands for: one of this machine, or else Debian's.
+
+    Raises:
+        NotFetchedError: it is not on this machine, and can't be fetched.
+        ValueError: there is no such program, or Headrace doesn't support the version.
+    """
+    version = re.fullmatch(r"(?:python)?3\.([1-9][0-9]?)", word, re.ASCII)
+    if version is None:
+        if program := shutil.which(word):
+            return Path(program)
+        raise ValueError(
+            f"{word!r} is neither a Python of this machine nor a version. Use such as 3.{_OLDEST} or a path."
+        )
+    minor = int(version[1])
+    if minor < _OLDEST:
+        raise ValueError(f"Headrace does not support Python 3.{minor}. Use 3.{_OLDEST} or newer.")
+    found = newest(candidates(), minor)
+    return found[1] if found else debian.fetch(debian.python(minor))
+
+
 def candidates() -> Iterator[Path]:
-    """Yield the Pythons of this machine that are newer than the oldest supported one, those of pyenv among them."""
-    for minor in range(11, 31):
+    """Yield the Pythons of this machine from the oldest supported one on: on the path, fetched before, and of pyenv."""
+    for minor in range(_OLDEST, 31):
         if path := shutil.which(f"python3.{minor}"):
             yield Path(path)
+        yield debian.place_of(debian.python(minor))
     if pyenv := shutil.which("pyenv"):
         answer = subprocess.run([pyenv, "root"], capture_output=True, text=True, check=False)
         yield from Path(answer.stdout.strip(), "versions").glob("3.*/bin/python3")
 
 
-def _version(program: Path) -> Version | None:
+def _version(program: Path) -> tuple[str, Version]:
+    """Return the release level of a Python and its version, which is empty if it doesn't run."""
     try:
         answer = subprocess.run([program, "-c", _VERSION], capture_output=True, text=True, timeout=60, check=False)
     except (OSError, subprocess.TimeoutExpired):
-        return None
+        return "", ()
     level, *numbers = answer.stdout.split() or [""]
-    return tuple(map(int, numbers)) if level == "final" else None
+    return level, tuple(map(int, numbers))
 
 
 def environment() -> Path:
@@ -134,26 +170,41 @@ def _run_on_newest(arguments: Sequence[str]) -> int:
         _report(f"NOT TESTED ON A NEWER PYTHON: there is none newer than {sys.version.split()[0]} here")
         return 0
     version, program = ".".join(map(str, found[0])), found[1]
-    command = [program, "-m", "tests.versions.python", *(one for one in arguments if one != "--newest")]
     # pip's own environment must not be that of the Python that runs this.
-    prepared = subprocess.run([*command[:3], "--prepare"], cwd=PROJECT, check=False)
-    if prepared.returncode != 0:
+    if _run_on(program, ["--prepare"]) != 0:
         _report(f"NOT TESTED ON PYTHON {version}: its environment can't be made, see above")
         return 0
-    return subprocess.run(command, cwd=PROJECT, check=False).returncode
+    return _run_on(program, arguments)
+
+
+def _run_on(program: Path, arguments: Sequence[str]) -> int:
+    return subprocess.run([program, "-m", "tests.versions.python", *arguments], cwd=PROJECT, check=False).returncode
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the tests on the Python that runs this, or on the newest one."""
+    """Run the tests on the Python that runs this, on the one that is named, or on the newest one."""
     ours = list(itertools.takewhile(lambda argument: argument != "--", arguments))
     parser = argparse.ArgumentParser(prog="python -m tests.versions.python")
+    parser.add_argument(
+        "python", nargs="?", metavar="PYTHON", help="such as 3.15. The default is the one that runs this"
+    )
     parser.add_argument("--newest", action="store_true", help="on the newest Python here, if that is a newer one")
     parser.add_argument("--short", action="store_true", help="only the tests of what is Python rather than SQL")
     parser.add_argument("--prepare", action="store_true", help="only make the environment")
     parser.add_argument("--jobs", default="2", help="processes of pytest-xdist")
     options = parser.parse_args(ours)
     if options.newest:
-        return _run_on_newest(arguments)
+        return _run_on_newest([argument for argument in arguments if argument != "--newest"])
+    if options.python:
+        try:
+            program = named(options.python)
+        except NotFetchedError as error:
+            _report(f"NOT TESTED ON PYTHON {options.python.removeprefix('python')}: {error}")
+            return 0
+        except ValueError as error:
+            parser.error(str(error))
+        ours.remove(options.python)
+        return _run_on(program, [*ours, *arguments[len(ours) + 1 :]])
     try:
         python = environment()
     except subprocess.CalledProcessError as error:
@@ -162,8 +213,8 @@ def main(arguments: Sequence[str]) -> int:
     if options.prepare:
         return 0
     rest = arguments[len(ours) + 1 :]
-    named = any(argument.startswith("tests/") for argument in rest)
-    tests = [*(() if named else SHORT if options.short else SUITE), *rest]
+    selected = any(argument.startswith("tests/") for argument in rest)
+    tests = [*(() if selected else SHORT if options.short else SUITE), *rest]
     _report(f"Python {sys.version.split()[0]}, {python}")
     return subprocess.run([python, "-m", "pytest", "-n", options.jobs, *tests], cwd=PROJECT, check=False).returncode
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.versions import debian, postgres
-from tests.versions.packages import NotFetchedError
+from tests.versions.fetching import NotFetchedError
 
 pytestmark = pytest.mark.process
 
@@ -32,7 +32,7 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Program:
 def test_without_apt_there_are_none(program: Program, tmp_path: Path) -> None:
     program("dpkg-deb", "exit 0")
     with pytest.raises(NotFetchedError, match="there is no apt-get here"):
-        debian.programs(19, tmp_path / "cache")
+        debian.fetch(debian.postgres(19), tmp_path / "cache")
 
 
 def test_the_server_is_the_one_of_debians_packages_in_the_configuration(program: Program, tmp_path: Path) -> None:
@@ -41,7 +41,7 @@ def test_the_server_is_the_one_of_debians_packages_in_the_configuration(program:
     assert debian._debian_server(tmp_path) == "https://two.test/debian/"
     program("apt-get", "echo https://one.test/ubuntu/")
     with pytest.raises(NotFetchedError, match="not configured for Debian's packages"):
-        debian.programs(19, tmp_path / "cache")
+        debian.fetch(debian.postgres(19), tmp_path / "cache")
 
 
 def test_what_apt_says_is_the_reason_and_nothing_is_left(program: Program, tmp_path: Path) -> None:
@@ -50,7 +50,7 @@ def test_what_apt_says_is_the_reason_and_nothing_is_left(program: Program, tmp_p
         "apt-get", 'test "$1" = indextargets && echo https://two.test/debian/ && exit; echo "no network" >&2; exit 100'
     )
     with pytest.raises(NotFetchedError, match="apt-get failed: no network"):
-        debian.programs(19, tmp_path / "cache")
+        debian.fetch(debian.postgres(19), tmp_path / "cache")
     assert list((tmp_path / "cache").iterdir()) == []
 
 
@@ -60,9 +60,8 @@ def test_the_server_its_clients_and_all_their_libraries_are_fetched_once(program
         "apt-get",
         f'echo "$@" >> {tmp_path}/log; case "$*" in *indextargets*) echo https://two.test/debian/;; *download*) : > libc6.deb;; esac',
     )
-    for name in ("first", "second"):
-        (tmp_path / name).mkdir()
-    assert [path.name for path in debian._fetch(19, tmp_path / "first")] == ["libc6.deb"]
+    (tmp_path / "first").mkdir()
+    assert [path.name for path in debian._fetch(debian.postgres(19), tmp_path / "first")] == ["libc6.deb"]
     *_, asked = (tmp_path / "log").read_text().splitlines()
     assert asked.endswith("download postgresql-19 postgresql-client-19 libc6 zlib1g")
     sources = (tmp_path / "first" / "sources.list").read_text()
@@ -72,12 +71,53 @@ def test_the_server_its_clients_and_all_their_libraries_are_fetched_once(program
     ]
 
 
+def test_an_interpreter_comes_with_its_standard_library_and_with_pip(program: Program, tmp_path: Path) -> None:
+    program("apt-cache", "echo libpython3.15-stdlib")
+    program(
+        "apt-get",
+        f'echo "$@" >> {tmp_path}/log; case "$*" in *indextargets*) echo https://two.test/debian/;; esac',
+    )
+    debian._fetch(debian.python(15), tmp_path)
+    *_, asked = (tmp_path / "log").read_text().splitlines()
+    assert asked.endswith("download python3.15 python3.15-minimal python3-pip libpython3.15-stdlib")
+
+
+def test_only_programs_are_told_where_their_libraries_are(
+    program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loader itself is linked to from beside them."""
+    loader, programs = tmp_path / "unpacked/usr/lib/some-linux-gnu/ld-linux-x.so.2", tmp_path / "unpacked/usr/bin"
+    for directory in (loader.parent, programs):
+        directory.mkdir(parents=True)
+    for path in (loader, programs / "python3.15"):
+        path.write_bytes(b"\x7fELF")
+    (programs / "pip").write_text("#!/bin/sh\n")
+    (programs / "ld.so").symlink_to(loader)
+    commands: list[list[str]] = []
+    monkeypatch.setattr(debian, "run", lambda command, _: commands.append([str(word) for word in command]))
+    debian._use_own_libraries(programs / "python3.15", tmp_path / "unpacked", tmp_path / "tree", tmp_path)
+    (changed,) = [command for command in commands if command[0].endswith("patchelf")]
+    assert changed[-1] == str(programs / "python3.15")
+    assert str(tmp_path / "tree/usr/lib/some-linux-gnu/ld-linux-x.so.2") in changed
+
+
+def test_an_interpreter_that_was_fetched_is_not_fetched_again(program: Program, tmp_path: Path) -> None:
+    place = debian.place_of(debian.python(15), tmp_path)
+    place.parent.mkdir(parents=True)
+    place.write_text("#!/bin/sh\n")
+    place.chmod(0o755)
+    assert debian.fetch(debian.python(15), tmp_path) == place
+    place.write_text("#!/bin/sh\necho no library >&2; exit 1\n")
+    with pytest.raises(NotFetchedError, match="doesn't run on this machine: no library"):
+        debian.fetch(debian.python(15), tmp_path)
+
+
 def test_the_upcoming_version_is_had_from_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def refuse(_: int) -> Path:
+    def refuse(_: debian.Program) -> Path:
         raise NotFetchedError("no apt-get")
 
     monkeypatch.setattr(postgres, "installations", lambda: iter(()))
-    monkeypatch.setattr(debian, "programs", refuse)
+    monkeypatch.setattr(debian, "fetch", refuse)
     assert postgres.run(postgres.majors(["19"]), ["no-such-command"]) == (
         True,
         ["NOT TESTED ON POSTGRESQL 19: no apt-get"],

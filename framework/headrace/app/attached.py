@@ -27,6 +27,11 @@ class Attached(Protocol):
     def hurry(self) -> None:
         """End immediately, and release unfinished messages."""
 
+
+@runtime_checkable
+class FollowsStreams(Protocol):
+    """An attached part with consumers of any stream, so that the process listens to all of them."""
+
     def notified(self, stream_id: int) -> None:
         """Something was committed to the stream with this number, by any process."""
 

@@ -13,7 +13,7 @@ import anyio.lowlevel
 
 from headrace import store
 from headrace.app import capture
-from headrace.app.attached import Attached, HasStatistics
+from headrace.app.attached import Attached, FollowsStreams, HasStatistics
 from headrace.app.consumer import Consumer
 from headrace.app.heartbeats import Heartbeats
 from headrace.app.limits import SERVICE_LIMITS, ServiceLimits
@@ -57,6 +57,7 @@ class Service:
         self._schedules = schedules
         self._shared = shared
         self._attached = attached
+        self._followers = [part for part in attached if isinstance(part, FollowsStreams)]
         self._limits = limits
         self._formats = {} if formats is None else formats
         self._running_parts: list[Attached] = []  # those that have started and not ended
@@ -186,7 +187,8 @@ class Service:
                 await anyio.sleep(self._limits.listen_check)
             with anyio.CancelScope() as self._listening:
                 try:
-                    await store.listen(self._database, self._notified, ready)
+                    streams = None if self._followers else self._by_stream
+                    await store.listen(self._database, self._notified, ready, streams)
                 finally:
                     self._set_polling(polling=True)
 
@@ -212,30 +214,26 @@ class Service:
     @property
     def _should_listen(self) -> bool:
         """Whether a consumer of this process benefits from notifications."""
-        return (
-            bool(self._attached)
-            or not self.pipelines
-            or any(pipeline.fetcher.calls.policy.listen for pipeline in self.pipelines)
-        )
+        return bool(self._followers) or any(pipeline.fetcher.calls.policy.listen for pipeline in self.pipelines)
 
     def _set_polling(self, *, polling: bool) -> None:
         for pipeline in self.pipelines:
             pipeline.fetcher.calls.polling = polling
             pipeline.fetcher.wake()
-        for part in self._attached:
+        for part in self._followers:
             part.set_polling(polling=polling)
 
     def _notified(self, stream_id: int) -> None:
         for pipeline in self._by_stream.get(stream_id, ()):
             pipeline.fetcher.calls.notified()
-        for part in self._attached:
+        for part in self._followers:
             part.notified(stream_id)
 
     def published(self, stream: str) -> None:
         """Wake this process's own consumers after it published to a stream, before the notification arrives."""
         for pipeline in self._by_name.get(stream, ()):
             pipeline.fetcher.wake()
-        for part in self._attached:
+        for part in self._followers:
             part.published(stream)
 
     def scheduled(self) -> None:

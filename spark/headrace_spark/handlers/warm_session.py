@@ -79,15 +79,6 @@ class WarmSession:
     def hurry(self) -> None:
         """Do nothing. There is nothing to end."""
 
-    def notified(self, stream_id: int) -> None:
-        """Do nothing. The consumers are notified themselves."""
-
-    def published(self, stream: str) -> None:
-        """Do nothing. The consumers are notified themselves."""
-
-    def set_polling(self, *, polling: bool) -> None:
-        """Do nothing. The consumers are notified themselves."""
-
 
 _warm_sessions: WeakKeyDictionary[App, WarmSession] = WeakKeyDictionary()
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
 import pytest_asyncio
 
+from headrace.embedded.binaries import find_installation
 from headrace.model.capture import Finding
 from headrace.sources.postgres.connection.source_connection import SourceConnection
 from headrace.sources.postgres.database import checks, slots
@@ -26,6 +28,7 @@ from tests.sources.postgres.connections import (
     replicating,
     server_that,
 )
+from tests.support.clusters import cluster
 
 pytestmark = pytest.mark.asyncio
 
@@ -176,6 +179,25 @@ async def test_the_wal_has_to_be_logical_which_postgresql_19_does_on_demand(
     found = await checks._Check(connection, empty_dsn, spec(), fresh(), 60)._wal_level(level)
     assert found.level == expected
     assert (found.hint is None) is (expected == "ok")
+
+
+@pytest.mark.process
+async def test_a_server_without_logical_wal_is_captured_from_postgresql_19_on(tmp_path: Path) -> None:
+    if find_installation().major < checks.LOGICAL_ON_DEMAND:
+        pytest.skip("wal_level = replica suffices from PostgreSQL 19 on")
+    with cluster(tmp_path / "data", wal_level="replica") as postgres:
+        url, name = postgres.url(), fresh()
+        async with await SourceConnection.connect(url, application_name=APPLICATION) as connection:
+            await connection.query("create table orders (id int primary key)")
+            await mend(connection, await check(url, spec(), name))
+            await ensure_publication(connection, spec(), name)
+            async with replicating(url, connection, slot=name, publication=name) as replication:
+                await connection.query("insert into orders values (1)")
+                with anyio.fail_after(30):
+                    while not (await replication.read()).payloads:
+                        pass  # the server first sends its own position
+                assert await connection.query("show effective_wal_level") == [("logical",)]
+                assert of(await check(url, spec(), name), "error") == []
 
 
 @pytest.mark.parametrize(("used", "needed", "level", "text"), [

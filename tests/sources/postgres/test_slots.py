@@ -349,6 +349,15 @@ async def test_a_role_without_replication_rights_is_reported_with_the_statement_
         await connection.query(f'drop role "{role}"')
 
 
+@pytest.mark.parametrize("text", ["0/10", "0/00000010", "00000000/00000010"])
+async def test_a_position_is_the_same_with_zeros_before_it(connection: SourceConnection, text: str) -> None:
+    """PostgreSQL 19 pads it."""
+    assert positions.parse(text) == 16
+    ((shown,),) = await connection.query("select $1::pg_lsn::text", text)
+    assert shown is not None
+    assert positions.parse(shown) == 16
+
+
 @pytest.mark.parametrize(
     ("sqlstate", "expected", "mend"),
     [

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.versions.packages import CACHE, NotFetchedError, keep, make_directory
+from tests.versions.fetching import CACHE, NotFetchedError, keep, make_directory
 
 MOTO = Path(__file__).with_name("moto.txt")
 CARRIER = "sagemaker-pyspark==1.4.5 --hash=sha256:05ca2d5081d7138ce29a8fb0a9cba077f28c825288ed07aed46a82e63c0bf1fb"

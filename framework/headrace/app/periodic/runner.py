@@ -270,15 +270,6 @@ class Periodic:
         """End now."""
         self._scope.cancel()
 
-    def notified(self, stream_id: int) -> None:
-        """Nothing to do."""
-
-    def published(self, stream: str) -> None:
-        """Nothing to do."""
-
-    def set_polling(self, *, polling: bool) -> None:
-        """Nothing to do."""
-
 
 def _is_outage(error: BaseException) -> bool:
     return is_outage(error) and not isinstance(error, StreamFull)

@@ -55,7 +55,7 @@ PARAMETERS = (
     Parameter(
         "hostaddr",
         effect="as for psql. Beside `host` it is refused with `sslmode=verify-full`, since asyncpg compares the certificate"
-        " with the address",
+        " with the address. It looks for the address in the password file, too",
     ),
     Parameter("port", "PGPORT"),
     Parameter("dbname", "PGDATABASE", "database"),
@@ -111,6 +111,8 @@ PARAMETERS = (
     Parameter("sslpassword", None, URL),
     Parameter(
         "sslcertmode",
+        "PGSSLCERTMODE",
+        effect="`disable` is refused beside PGSSLCERT and `~/.postgresql/postgresql.crt`, which asyncpg sends",
         choices=("disable", "allow", "require"),
         refused=("require",),
         instead="Leave it out, since asyncpg can't tell whether the server asked for the certificate.",

@@ -18,12 +18,3 @@ class BackgroundPart:
         """End now. What is cut off leaves nothing."""
         if self.scope is not None:
             self.scope.cancel()
-
-    def notified(self, stream_id: int) -> None:
-        """Commits to streams are no news here."""
-
-    def published(self, stream: str) -> None:
-        """Nor are messages of this process."""
-
-    def set_polling(self, *, polling: bool) -> None:
-        """Nor is it, whether the process is notified of commits."""

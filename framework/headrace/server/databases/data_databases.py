@@ -294,15 +294,6 @@ class DataDatabases:
         for entry in (*self._entries.values(), *self._closing):
             entry.stop()
 
-    def notified(self, stream_id: int) -> None:
-        """Each database has a listener of its own."""
-
-    def published(self, stream: str) -> None:
-        """Each database has a publisher of its own."""
-
-    def set_polling(self, *, polling: bool) -> None:
-        """Each database has a listener of its own."""
-
     def app_statistics(self) -> Mapping[str, Any]:
         """The consumers that the further databases push to."""
         consumers: dict[str, Any] = {}

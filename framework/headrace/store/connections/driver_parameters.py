@@ -50,7 +50,7 @@ class DriverParameters:
             found = _completed(given, environment)
             _refuse(found)
             self.addresses = Addresses(found)
-            self._parameters = found = found | _tls(found, self.addresses)
+            self._parameters = found = _certificate(found | _tls(found, self.addresses), environment)
         except UrlError as error:
             raise DatabaseRefused(f"The database URL {masked(dsn)!r} {error}") from None
         self._context: ssl.SSLContext | None = None
@@ -171,6 +171,20 @@ def _tls(parameters: Mapping[str, str], addresses: Addresses) -> dict[str, str]:
             " with the address."
         )
     return {name: value for name, value in (("sslmode", mode), ("sslrootcert", root)) if value}
+
+
+def _certificate(parameters: dict[str, str], environment: Mapping[str, str]) -> dict[str, str]:
+    """The parameters without the client's certificate, if none may be sent. Raises `UrlError` if asyncpg would find one."""
+    if parameters.get("sslcertmode") != "disable":
+        return parameters
+    found = "PGSSLCERT" if environment.get("PGSSLCERT") else os.path.expanduser("~/.postgresql/postgresql.crt")
+    by_asyncpg = parameters.get("sslmode") != "disable" and parameters.get("sslrootcert") != "system"
+    if by_asyncpg and (found == "PGSSLCERT" or os.path.isfile(found)):
+        raise UrlError(
+            f"has sslcertmode=disable, and asyncpg would send the certificate of {found}. Remove that, or verify the server"
+            " with sslrootcert=system."
+        )
+    return {name: value for name, value in parameters.items() if name not in ("sslcert", "sslkey", "sslpassword")}
 
 
 def _default_root() -> str:

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import anyio
@@ -12,7 +12,11 @@ import anyio
 from headrace.store.database.database import Database
 from headrace.store.database.errors import translated
 
-CHANNEL = "headrace"
+CHANNELS = 64
+"""How many channels the streams of a database share, as `headrace_internal.send_notification` has it. A process with few
+streams is rarely woken by others, and one that follows all of them listens to no more. Up to PostgreSQL 18, a backend
+compares each notification with all of its channels.
+"""
 
 HEARTBEAT = 2.0
 """The interval of a heartbeat query in seconds. A connection that only listens can't distinguish a dead server
@@ -20,9 +24,23 @@ from one without news. The failure detector watches a connection that waits for 
 """
 
 
-async def listen(database: Database, notify: Callable[[int], None], ready: Callable[[], None]) -> None:
+def channels(streams: Iterable[int] | None = None) -> list[str]:
+    """Return the channels of notifications about streams, which are given by their ids. None stands for all streams."""
+    ids = range(CHANNELS) if streams is None else streams
+    return [f"headrace_{number}" for number in sorted({stream % CHANNELS for stream in ids})]
+
+
+async def listen(
+    database: Database,
+    notify: Callable[[int], None],
+    ready: Callable[[], None],
+    streams: Iterable[int] | None = None,
+) -> None:
     """Call `notify` with the id of each stream that has new messages, until cancelled. Calls `ready` when it
     has started to listen.
+
+    Args:
+        streams: the ids of the streams to listen to. `notify` may get others, too. None listens to all of them.
 
     Raises:
         StoreUnavailable: the connection broke.
@@ -43,7 +61,8 @@ async def listen(database: Database, notify: Callable[[int], None], ready: Calla
         connection = await database.connect()
         try:
             connection.add_termination_listener(end)
-            await connection.add_listener(CHANNEL, hear)
+            for channel in channels(streams):
+                await connection.add_listener(channel, hear)
             ready()
             while not closed.is_set():
                 with anyio.move_on_after(HEARTBEAT):

@@ -300,15 +300,6 @@ class Capturing:
     def hurry(self) -> None:
         """Do nothing. Capturing has no work that takes long to end."""
 
-    def notified(self, stream_id: int) -> None:
-        """Do nothing. Capturing waits for no stream."""
-
-    def published(self, stream: str) -> None:
-        """Do nothing. Capturing waits for no stream."""
-
-    def set_polling(self, *, polling: bool) -> None:
-        """Do nothing. Capturing waits for no stream."""
-
     def app_statistics(self) -> dict[str, Any]:
         """Return the sources that this process captures, for the app's statistics."""
         return {"sources": {one.todo.name: self._source_statistics(one) for one in self._running.values()}}

@@ -13,6 +13,11 @@
 -- out if that is a PREPARE TRANSACTION. Then a poll finds what was published. And Postgres commits no transaction that
 -- notifies while the queue of notifications is full, because a session that listens has a transaction open.
 
+-- Each stream has one of 64 channels, so that processes without a consumer of the stream are seldom woken, see
+-- store/database/listener.py.
+create or replace function headrace_internal.send_notification(p_stream int) returns void
+language sql as $$ select pg_notify('headrace_' || p_stream % 64, p_stream::text) $$;
+
 -- Notify all who listen for a stream, once this transaction commits.
 create or replace function headrace_internal.notify_listeners(p_stream int) returns void
 language plpgsql as $$
@@ -20,7 +25,7 @@ begin
     if pg_notification_queue_usage() > 0.5 then
         return;
     elsif current_setting('max_prepared_transactions') = '0' then
-        perform pg_notify('headrace', p_stream::text);
+        perform headrace_internal.send_notification(p_stream);
     else
         perform headrace_internal.notify_at_commit(p_stream);
     end if;
@@ -37,7 +42,7 @@ create or replace function headrace_internal.notify_unless_prepared() returns tr
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 begin
     if coalesce(current_query(), '') !~* 'prepare.*transaction|set.*constraints' then
-        perform pg_notify('headrace', new.stream_id::text);
+        perform headrace_internal.send_notification(new.stream_id);
     end if;
     delete from headrace_internal.notifications where xid = new.xid and stream_id = new.stream_id;
     return null;
