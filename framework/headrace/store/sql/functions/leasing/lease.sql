@@ -29,6 +29,9 @@ create type headrace_internal.batch as (
                                 -- because other owners have not checked in, see check_in.sql
 );
 
+-- The messages that a caller has cached, of which history. In another history the same seqs may be other messages.
+create type headrace_internal.cached_messages as (seqs int8multirange, history uuid);
+
 -- Return a new lease id. Lease ids rise, and none is ever used twice, not even after a crash. A lease commits without
 -- waiting for the disk, so a crash may revert its row and the sequence with it, while its owner survives and settles.
 -- The 20 random bits keep the next id different.
@@ -41,8 +44,8 @@ $$;
 -- owner of such a lease never reports which of its messages it has started. So all messages that crashed before count
 -- as started, see headrace_internal.expire_leases. p_lowest: no seq is smaller.
 create or replace function headrace_internal.lease_shares(
-    p_consumer int, p_seqs bigint[], p_hashes bigint[], p_attempts int[], p_crashes int[], p_shares int[], p_lowest bigint,
-    p_now timestamptz, p_until timestamptz
+    p_consumer headrace_internal.consumers, p_seqs bigint[], p_hashes bigint[], p_attempts int[], p_crashes int[], p_shares int[],
+    p_lowest bigint, p_now timestamptz
 ) returns bigint[]
 language plpgsql as $$
 declare
@@ -58,8 +61,8 @@ begin
     ), leased as (
         insert into headrace_internal.leases (consumer_id, lease_id, owner, since, expires_at, held, lowest, seqs, hashes, attempts, crashes, started)
             -- An owner that no other lease has, since ids of leases are never used twice. A random one would cost more.
-            select p_consumer, lease_id, lpad(to_hex(lease_id), 32, '0')::uuid, p_now, p_until, cardinality(seqs), p_lowest, seqs, hashes, attempts, crashes,
-                   case when crashes is not null then seqs end
+            select p_consumer.id, lease_id, lpad(to_hex(lease_id), 32, '0')::uuid, p_now, p_now + p_consumer.ack_wait, cardinality(seqs), p_lowest,
+                   seqs, hashes, attempts, crashes, case when crashes is not null then seqs end
             from shares
     )
     select array_agg(lease_id order by place) into v_leases from shares;
@@ -153,7 +156,7 @@ declare
 begin
     loop
         select min(lease_id) as floor, min(lowest) as lowest, coalesce(sum(held), 0) as held, min(expires_at) as expires_at,
-               max(expires_at) as latest, min(since) as since, coalesce(bool_or(owner <> p_owner), false) as others
+               max(expires_at) as latest, min(since) as since, coalesce(bool_or(owner is distinct from p_owner), false) as others
             into v_found
             from headrace_internal.leases where consumer_id = p_consumer.id and lease_id >= p_floor;
         if headrace_internal.is_ahead(v_found.latest - p_consumer.ack_wait, p_now) and not v_bounded then
@@ -177,7 +180,7 @@ begin
         select array_agg(hash) into v_leases.busy
             from (select unnest(hashes) as hash from headrace_internal.leases
                   where consumer_id = p_consumer.id and lease_id >= p_floor
-                    and (owner <> p_owner or p_stream.one_message_per_key)) as l;
+                    and (owner is distinct from p_owner or p_stream.one_message_per_key)) as l;
     end if;
     return v_leases;
 end $$;
@@ -186,21 +189,17 @@ end $$;
 -- all dead rows that an old snapshot pins. The settings hold for the functions called from here, too.
 --
 -- p_owner: the worker process, which handles the messages of a key in order. Its own keys are not busy for it.
--- p_limit, p_scan_limit, p_bytes: see headrace_internal.scan.
---
--- p_shares: split the messages into a lease for each of these sizes, in their order. Each lease gets an owner of its
--- own, which holds no other lease. No key has two messages in one lease or in all of them together. p_limit is the
--- sum.
+-- p_limits: how many messages it gets, as an array of one. Without an owner, the messages are split into a lease for each
+-- of these sizes, in their order. Each lease gets an owner of its own, which holds no other lease. No key has two messages
+-- in one lease or in all of them together.
+-- p_scan_limit, p_bytes: see headrace_internal.read_request.
 --
 -- p_wait: wait for the consumer's lock, however many callers do. Otherwise only a few callers wait, and any
 -- further call returns at once. The callers that wait will find whatever there is now.
---
--- p_cached, p_history: see headrace_internal.scan. The caller has the messages of p_cached from this history. In another history
--- the same seqs may be other messages.
 -- Granted: consume
 create or replace function headrace_internal.lease(
-    p_consumer int, p_owner uuid, p_limit int, p_scan_limit int, p_bytes bigint, p_now timestamptz default clock_timestamp(),
-    p_shares int[] default null, p_cached int8multirange default null, p_history uuid default null, p_wait boolean default true
+    p_consumer int, p_owner uuid, p_limits int[], p_scan_limit int, p_bytes bigint, p_now timestamptz default clock_timestamp(),
+    p_cached headrace_internal.cached_messages default null, p_wait boolean default true
 ) returns headrace_internal.batch
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set plan_cache_mode = force_generic_plan as $$
 declare
@@ -221,13 +220,17 @@ declare
     v_fresh      headrace_internal.scanned;
     v_batch      headrace_internal.batch;
     v_few        headrace_internal.batch;
-    v_room       int;
-    v_bytes      bigint := p_bytes;
+    v_limit      int := p_limits[1];
+    v_shares     int[];
+    v_request    headrace_internal.read_request;
     v_lowest     bigint;
-    v_distinct_keys  boolean;
 begin
     if current_setting('transaction_isolation') <> 'read committed' or pg_current_xact_id_if_assigned() is not null or pg_is_in_recovery() then
         perform headrace_internal.refuse_lease();
+    end if;
+    if p_owner is null then
+        v_shares := p_limits;
+        v_limit := (select coalesce(sum(size), 0) from unnest(v_shares) as size);
     end if;
     -- A crash can lose only a lease, and then its messages are delivered again.
     v_setting := set_config('synchronous_commit', 'off', true);
@@ -250,7 +253,6 @@ begin
     v_stream := v_state.stream;
     v_before := v_state.cursor;
     v_cursor := v_before;
-    v_distinct_keys := p_shares is not null and v_consumer.ordered;
     v_batch.version := v_consumer.version;
     v_batch.looked_at := 0;
     v_batch.more := false;
@@ -266,8 +268,8 @@ begin
         return v_batch;
     end if;
     v_batch.history := headrace_internal.history_identity(v_batch.timeline);
-    if v_batch.history is distinct from p_history then
-        p_cached := null;
+    if v_batch.history = p_cached.history then
+        v_request.cached := p_cached.seqs;
     end if;
     -- While a history is young, its leases wait for all that may be at work. See check_in.sql.
     if statement_timestamp() between v_state.since and v_state.since + c_check_in then
@@ -283,13 +285,13 @@ begin
     end if;
 
     -- Mostly a consumer is up to date, or the caller wants few messages, and nothing is in its way.
-    if (v_last_drawn - v_cursor.position < headrace_internal.few_messages() or p_limit <= headrace_internal.few_messages())
+    if (v_last_drawn - v_cursor.position < headrace_internal.few_messages() or v_limit <= headrace_internal.few_messages())
        and v_cursor.holes = '{}' and v_cursor.frozen = '{}' and v_cursor.replay_floor is null
        and not headrace_internal.must_tend_mark(v_cursor.position, v_cursor.settled, v_cursor.mark_stamp, v_cursor.mark)
-       and v_consumer.rate_limit is null
+       and v_consumer.rate_limit is null and p_bytes > headrace_internal.few_messages() * 8192
        and (v_last_drawn <= v_cursor.position
             or v_consumer.condition = 'true' and not v_stream.one_message_per_key and v_cursor.parked_room > 0) then
-        v_few := headrace_internal.lease_few(v_consumer, v_stream.id, v_cursor, p_owner, p_limit, p_bytes, p_now, p_shares, p_cached, v_last_drawn);
+        v_few := headrace_internal.lease_few(v_consumer, v_cursor, p_owner, v_limit, v_shares, v_request.cached, v_last_drawn, p_now);
         if v_few.version is not null then
             v_few.history := v_batch.history;
             v_few.timeline := v_batch.timeline;
@@ -301,8 +303,8 @@ begin
     -- busy with.
     v_leases := headrace_internal.live_leases(v_consumer, v_stream, v_cursor.lease_floor, p_owner, p_now);
     v_batch.due_in := v_leases.due_in;
-    v_room := least(p_limit, v_consumer.max_ack_pending - v_leases.held);
-    if v_room <= 0 then
+    v_request.messages := least(v_limit, v_consumer.max_ack_pending - v_leases.held);
+    if v_request.messages <= 0 then
         return v_batch;
     end if;
     if v_consumer.rate_limit is not null then
@@ -312,13 +314,18 @@ begin
             v_cursor.version := v_before.version + 1;
             v_before := v_cursor;
         end if;
-        v_bucket := headrace_internal.grant_tokens(v_consumer, v_cursor, v_room, p_now);
-        v_room := v_bucket.granted;
-        if v_room = 0 then
+        v_bucket := headrace_internal.grant_tokens(v_consumer, v_cursor, v_request.messages, p_now);
+        v_request.messages := v_bucket.granted;
+        if v_bucket.granted = 0 then
             v_batch.due_in := least(v_batch.due_in, headrace_internal.seconds_until_token(v_consumer, v_bucket.tokens));
             return v_batch;
         end if;
     end if;
+
+    v_request.scan_limit := p_scan_limit;
+    v_request.bytes := p_bytes;
+    v_request.busy := v_leases.busy;
+    v_request.distinct_keys := v_shares is not null and v_consumer.ordered;
 
     -- 2. Holes: determine whether a transaction that can fill them has ended.
     if v_cursor.holes <> '{}' or v_cursor.frozen <> '{}' then
@@ -342,30 +349,29 @@ begin
     end if;
     if v_parked.ready is not null or v_parked.due_at is not null or v_parked.lowest is not null and v_holes.search
        or v_cursor.replay_floor is not null or v_cursor.parked_room <= 0 then
-        v_due := headrace_internal.take_parked(v_consumer, v_stream, v_cursor, v_parked, v_holes.search, v_until, v_room, p_scan_limit, p_bytes,
-                                      v_leases.busy, v_distinct_keys, p_cached, p_now);
+        v_due := headrace_internal.take_parked(v_consumer, v_stream, v_cursor, v_parked, v_holes.search, v_until, v_request, p_now);
         v_cursor := v_due.cursor;
         v_parked := v_due.parked;
         v_until := v_due.until;
-        v_room := v_room - coalesce(cardinality(v_due.seqs), 0);
-        v_bytes := v_bytes - v_due.bytes;
+        v_request.messages := v_request.messages - coalesce(cardinality(v_due.seqs), 0);
+        v_request.bytes := v_request.bytes - v_due.bytes;
         v_batch.due_in := least(v_batch.due_in, extract(epoch from v_parked.due_next - p_now));
-        if v_stream.one_message_per_key or v_distinct_keys then
-            v_leases.busy := v_leases.busy || v_due.hashes;
+        if v_stream.one_message_per_key or v_request.distinct_keys then
+            v_request.busy := v_request.busy || v_due.hashes;
         end if;
     end if;
 
     -- 4. Late arrivals and fresh messages. A full window of parked messages stops reading ahead. But if there were more
     -- late arrivals than one search takes in, the parked messages wait for them, so those are read.
-    if v_room > 0 and v_bytes > 0 and v_cursor.replay_floor is null and (v_cursor.parked_room > 0 or v_until is not null) then
-        v_fresh := headrace_internal.read_ahead(v_consumer, v_stream, v_cursor, v_holes.search, v_holes.in_progress, v_holes.until,
-                                       v_until is not null, v_parked.lowest is not null, v_parked.blocked is not null,
-                                       v_room, p_scan_limit, v_bytes, v_leases.busy, v_distinct_keys, p_cached, v_last_drawn, p_now);
+    if v_request.messages > 0 and v_request.bytes > 0 and v_cursor.replay_floor is null and (v_cursor.parked_room > 0 or v_until is not null) then
+        v_request.parked := v_parked.lowest is not null;
+        v_request.blocked := v_parked.blocked is not null;
+        v_fresh := headrace_internal.read_ahead(v_consumer, v_stream, v_cursor, v_holes, v_until is not null, v_request, v_last_drawn, p_now);
         v_cursor := v_fresh.cursor;
         v_batch.looked_at := coalesce(v_fresh.looked_at, 0);
         v_batch.more := v_fresh.more or coalesce(v_fresh.full_up, false) or v_until is not null;
     else
-        v_batch.more := v_room <= 0 or v_bytes <= 0 or v_cursor.replay_floor is not null and v_cursor.parked_room > 0;
+        v_batch.more := v_request.messages <= 0 or v_request.bytes <= 0 or v_cursor.replay_floor is not null and v_cursor.parked_room > 0;
     end if;
     -- Expired messages took the places of others that are due.
     v_batch.more := v_batch.more or coalesce(v_due.removed > coalesce(cardinality(v_due.seqs), 0), false);
@@ -384,14 +390,14 @@ begin
             v_batch.crashes := v_due.crashes || array_fill(0, array[coalesce(cardinality(v_fresh.seqs), 0)]);
         end if;
         v_lowest := least(v_due.seqs[1], v_fresh.seqs[1]);
-        if p_shares is null then
+        if v_shares is null then
             v_batch.lease_id := headrace_internal.new_lease_id();
             insert into headrace_internal.leases (consumer_id, lease_id, owner, since, expires_at, held, lowest, seqs, hashes, attempts, crashes)
                 values (p_consumer, v_batch.lease_id, p_owner, p_now, p_now + v_consumer.ack_wait, cardinality(v_batch.seqs),
                         v_lowest, v_batch.seqs, v_due.hashes || v_fresh.hashes, v_batch.attempts, v_batch.crashes);
         else
-            v_batch.lease_ids := headrace_internal.lease_shares(p_consumer, v_batch.seqs, v_due.hashes || v_fresh.hashes, v_batch.attempts,
-                                                       v_batch.crashes, p_shares, v_lowest, p_now, p_now + v_consumer.ack_wait);
+            v_batch.lease_ids := headrace_internal.lease_shares(v_consumer, v_batch.seqs, v_due.hashes || v_fresh.hashes, v_batch.attempts,
+                                                       v_batch.crashes, v_shares, v_lowest, p_now);
             v_batch.lease_id := v_batch.lease_ids[1];
             v_leases.floor := coalesce(v_leases.floor, (select min(id) from unnest(v_batch.lease_ids) as id));
         end if;
