@@ -29,6 +29,9 @@ create type headrace_internal.batch as (
                                 -- because other owners have not checked in, see check_in.sql
 );
 
+-- The bounds of a lease call, see headrace_internal.read_request.
+create type headrace_internal.lease_bounds as (messages int, scan_limit int, bytes bigint);
+
 -- The messages that a caller has cached, of which history. In another history the same seqs may be other messages.
 create type headrace_internal.cached_messages as (seqs int8multirange, history uuid);
 
@@ -156,7 +159,7 @@ declare
 begin
     loop
         select min(lease_id) as floor, min(lowest) as lowest, coalesce(sum(held), 0) as held, min(expires_at) as expires_at,
-               max(expires_at) as latest, min(since) as since, coalesce(bool_or(owner is distinct from p_owner), false) as others
+               max(expires_at) as latest, min(since) as since, coalesce(bool_or(owner <> p_owner), false) as others
             into v_found
             from headrace_internal.leases where consumer_id = p_consumer.id and lease_id >= p_floor;
         if headrace_internal.is_ahead(v_found.latest - p_consumer.ack_wait, p_now) and not v_bounded then
@@ -180,7 +183,7 @@ begin
         select array_agg(hash) into v_leases.busy
             from (select unnest(hashes) as hash from headrace_internal.leases
                   where consumer_id = p_consumer.id and lease_id >= p_floor
-                    and (owner is distinct from p_owner or p_stream.one_message_per_key)) as l;
+                    and (owner <> p_owner or p_stream.one_message_per_key)) as l;
     end if;
     return v_leases;
 end $$;
@@ -189,17 +192,17 @@ end $$;
 -- all dead rows that an old snapshot pins. The settings hold for the functions called from here, too.
 --
 -- p_owner: the worker process, which handles the messages of a key in order. Its own keys are not busy for it.
--- p_limits: how many messages it gets, as an array of one. Without an owner, the messages are split into a lease for each
--- of these sizes, in their order. Each lease gets an owner of its own, which holds no other lease. No key has two messages
--- in one lease or in all of them together.
--- p_scan_limit, p_bytes: see headrace_internal.read_request.
+--
+-- p_shares: split the messages into a lease for each of these sizes, in their order. Each lease gets an owner of its
+-- own, which holds no other lease. No key has two messages in one lease or in all of them together. The bound of
+-- messages is the sum.
 --
 -- p_wait: wait for the consumer's lock, however many callers do. Otherwise only a few callers wait, and any
 -- further call returns at once. The callers that wait will find whatever there is now.
 -- Granted: consume
 create or replace function headrace_internal.lease(
-    p_consumer int, p_owner uuid, p_limits int[], p_scan_limit int, p_bytes bigint, p_now timestamptz default clock_timestamp(),
-    p_cached headrace_internal.cached_messages default null, p_wait boolean default true
+    p_consumer int, p_owner uuid, p_bounds headrace_internal.lease_bounds, p_now timestamptz default clock_timestamp(),
+    p_shares int[] default null, p_cached headrace_internal.cached_messages default null, p_wait boolean default true
 ) returns headrace_internal.batch
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set plan_cache_mode = force_generic_plan as $$
 declare
@@ -220,17 +223,11 @@ declare
     v_fresh      headrace_internal.scanned;
     v_batch      headrace_internal.batch;
     v_few        headrace_internal.batch;
-    v_limit      int := p_limits[1];
-    v_shares     int[];
     v_request    headrace_internal.read_request;
     v_lowest     bigint;
 begin
     if current_setting('transaction_isolation') <> 'read committed' or pg_current_xact_id_if_assigned() is not null or pg_is_in_recovery() then
         perform headrace_internal.refuse_lease();
-    end if;
-    if p_owner is null then
-        v_shares := p_limits;
-        v_limit := (select coalesce(sum(size), 0) from unnest(v_shares) as size);
     end if;
     -- A crash can lose only a lease, and then its messages are delivered again.
     v_setting := set_config('synchronous_commit', 'off', true);
@@ -285,13 +282,13 @@ begin
     end if;
 
     -- Mostly a consumer is up to date, or the caller wants few messages, and nothing is in its way.
-    if (v_last_drawn - v_cursor.position < headrace_internal.few_messages() or v_limit <= headrace_internal.few_messages())
+    if (v_last_drawn - v_cursor.position < headrace_internal.few_messages() or p_bounds.messages <= headrace_internal.few_messages())
        and v_cursor.holes = '{}' and v_cursor.frozen = '{}' and v_cursor.replay_floor is null
        and not headrace_internal.must_tend_mark(v_cursor.position, v_cursor.settled, v_cursor.mark_stamp, v_cursor.mark)
-       and v_consumer.rate_limit is null and p_bytes > headrace_internal.few_messages() * 8192
+       and v_consumer.rate_limit is null and p_bounds.bytes > headrace_internal.few_messages() * 8192
        and (v_last_drawn <= v_cursor.position
             or v_consumer.condition = 'true' and not v_stream.one_message_per_key and v_cursor.parked_room > 0) then
-        v_few := headrace_internal.lease_few(v_consumer, v_cursor, p_owner, v_limit, v_shares, v_request.cached, v_last_drawn, p_now);
+        v_few := headrace_internal.lease_few(v_consumer, v_cursor, p_owner, p_bounds.messages, p_shares, v_request.cached, v_last_drawn, p_now);
         if v_few.version is not null then
             v_few.history := v_batch.history;
             v_few.timeline := v_batch.timeline;
@@ -303,7 +300,7 @@ begin
     -- busy with.
     v_leases := headrace_internal.live_leases(v_consumer, v_stream, v_cursor.lease_floor, p_owner, p_now);
     v_batch.due_in := v_leases.due_in;
-    v_request.messages := least(v_limit, v_consumer.max_ack_pending - v_leases.held);
+    v_request.messages := least(p_bounds.messages, v_consumer.max_ack_pending - v_leases.held);
     if v_request.messages <= 0 then
         return v_batch;
     end if;
@@ -322,14 +319,14 @@ begin
         end if;
     end if;
 
-    v_request.scan_limit := p_scan_limit;
-    v_request.bytes := p_bytes;
+    v_request.scan_limit := p_bounds.scan_limit;
+    v_request.bytes := p_bounds.bytes;
     v_request.busy := v_leases.busy;
-    v_request.distinct_keys := v_shares is not null and v_consumer.ordered;
+    v_request.distinct_keys := p_shares is not null and v_consumer.ordered;
 
     -- 2. Holes: determine whether a transaction that can fill them has ended.
     if v_cursor.holes <> '{}' or v_cursor.frozen <> '{}' then
-        v_holes := headrace_internal.find_ended_holders(v_cursor, p_scan_limit);
+        v_holes := headrace_internal.find_ended_holders(v_cursor, p_bounds.scan_limit);
         v_cursor := v_holes.cursor;
         v_until := v_holes.until;
     end if;
@@ -390,14 +387,14 @@ begin
             v_batch.crashes := v_due.crashes || array_fill(0, array[coalesce(cardinality(v_fresh.seqs), 0)]);
         end if;
         v_lowest := least(v_due.seqs[1], v_fresh.seqs[1]);
-        if v_shares is null then
+        if p_shares is null then
             v_batch.lease_id := headrace_internal.new_lease_id();
             insert into headrace_internal.leases (consumer_id, lease_id, owner, since, expires_at, held, lowest, seqs, hashes, attempts, crashes)
                 values (p_consumer, v_batch.lease_id, p_owner, p_now, p_now + v_consumer.ack_wait, cardinality(v_batch.seqs),
                         v_lowest, v_batch.seqs, v_due.hashes || v_fresh.hashes, v_batch.attempts, v_batch.crashes);
         else
             v_batch.lease_ids := headrace_internal.lease_shares(v_consumer, v_batch.seqs, v_due.hashes || v_fresh.hashes, v_batch.attempts,
-                                                       v_batch.crashes, v_shares, v_lowest, p_now);
+                                                       v_batch.crashes, p_shares, v_lowest, p_now);
             v_batch.lease_id := v_batch.lease_ids[1];
             v_leases.floor := coalesce(v_leases.floor, (select min(id) from unnest(v_batch.lease_ids) as id));
         end if;

@@ -30,7 +30,7 @@ language sql immutable as $$
     select case when p_in_flight then least(p_due_in, 0.001) else p_due_in end
 $$;
 
--- p_shares: the sizes of the leases, if there is no owner. Their sum is p_limit. See headrace_internal.lease.
+-- The parameters: see headrace_internal.lease.
 create or replace function headrace_internal.lease_few(
     p_consumer headrace_internal.consumers, p_cursor headrace_internal.cursors, p_owner uuid, p_limit int, p_shares int[],
     p_cached int8multirange, p_last_drawn bigint, p_now timestamptz
@@ -55,7 +55,7 @@ begin
         into v_state
         from (
             select min(lease_id) as floor, min(lowest) as lowest, coalesce(sum(held), 0) as held, min(since) as since,
-                   extract(epoch from min(expires_at) - p_now)::float8 as due_in, max(expires_at) as latest, bool_or(owner is distinct from p_owner) as others
+                   extract(epoch from min(expires_at) - p_now)::float8 as due_in, max(expires_at) as latest, bool_or(owner <> p_owner) as others
             from headrace_internal.leases where consumer_id = p_consumer.id and lease_id >= p_cursor.lease_floor) as l
         left join (
             select relation from headrace_internal.segments
@@ -84,7 +84,7 @@ begin
                (select seq from headrace_internal.first_blocking(p_consumer.id, p_cursor.blocked_floor) as seq)
             into v_busy, v_state.parked, v_state.blocked
             from (select unnest(hashes) as hash from headrace_internal.leases
-                  where consumer_id = p_consumer.id and lease_id >= p_cursor.lease_floor and owner is distinct from p_owner) as l;
+                  where consumer_id = p_consumer.id and lease_id >= p_cursor.lease_floor and owner <> p_owner) as l;
         if v_state.parked is not null or v_state.blocked is not null then
             return null;
         end if;
