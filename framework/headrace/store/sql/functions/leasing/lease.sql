@@ -32,9 +32,6 @@ create type headrace_internal.batch as (
 -- The bounds of a lease call, see headrace_internal.read_request.
 create type headrace_internal.lease_bounds as (messages int, scan_limit int, bytes bigint);
 
--- The messages that a caller has cached, of which history. In another history the same seqs may be other messages.
-create type headrace_internal.cached_messages as (seqs int8multirange, history uuid);
-
 -- Return a new lease id. Lease ids rise, and none is ever used twice, not even after a crash. A lease commits without
 -- waiting for the disk, so a crash may revert its row and the sequence with it, while its owner survives and settles.
 -- The 20 random bits keep the next id different.
@@ -199,10 +196,13 @@ end $$;
 --
 -- p_wait: wait for the consumer's lock, however many callers do. Otherwise only a few callers wait, and any
 -- further call returns at once. The callers that wait will find whatever there is now.
+--
+-- p_cached, p_history: the caller has the messages of p_cached from this history, see headrace_internal.read_request. In
+-- another history the same seqs may be other messages.
 -- Granted: consume
 create or replace function headrace_internal.lease(
     p_consumer int, p_owner uuid, p_bounds headrace_internal.lease_bounds, p_now timestamptz default clock_timestamp(),
-    p_shares int[] default null, p_cached headrace_internal.cached_messages default null, p_wait boolean default true
+    p_shares int[] default null, p_cached int8multirange default null, p_history uuid default null, p_wait boolean default true
 ) returns headrace_internal.batch
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set plan_cache_mode = force_generic_plan as $$
 declare
@@ -265,8 +265,8 @@ begin
         return v_batch;
     end if;
     v_batch.history := headrace_internal.history_identity(v_batch.timeline);
-    if v_batch.history = p_cached.history then
-        v_request.cached := p_cached.seqs;
+    if v_batch.history is distinct from p_history then
+        p_cached := null;
     end if;
     -- While a history is young, its leases wait for all that may be at work. See check_in.sql.
     if statement_timestamp() between v_state.since and v_state.since + c_check_in then
@@ -288,7 +288,7 @@ begin
        and v_consumer.rate_limit is null and p_bounds.bytes > headrace_internal.few_messages() * 8192
        and (v_last_drawn <= v_cursor.position
             or v_consumer.condition = 'true' and not v_stream.one_message_per_key and v_cursor.parked_room > 0) then
-        v_few := headrace_internal.lease_few(v_consumer, v_cursor, p_owner, p_bounds.messages, p_shares, v_request.cached, v_last_drawn, p_now);
+        v_few := headrace_internal.lease_few(v_consumer, v_cursor, p_owner, p_bounds.messages, p_shares, p_cached, v_last_drawn, p_now);
         if v_few.version is not null then
             v_few.history := v_batch.history;
             v_few.timeline := v_batch.timeline;
@@ -322,6 +322,7 @@ begin
     v_request.scan_limit := p_bounds.scan_limit;
     v_request.bytes := p_bounds.bytes;
     v_request.busy := v_leases.busy;
+    v_request.cached := p_cached;
     v_request.distinct_keys := p_shares is not null and v_consumer.ordered;
 
     -- 2. Holes: determine whether a transaction that can fill them has ended.
