@@ -12,7 +12,7 @@ import msgspec
 
 from headrace.app.settings import SETTINGS
 from headrace.cli.options.server import ServerBehavior, ServerLimits
-from headrace.model.database_url.parameters import ANY, PARAMETERS, Parameter
+from headrace.model.database_url.parameters import ANY, AS_PSQL, PARAMETERS, Parameter
 from headrace.model.errors import ERROR_CODES
 from headrace.model.push import Push
 from headrace.model.settings import settings_of
@@ -78,7 +78,8 @@ def _effect(parameter: Parameter) -> str:
     if parameter.refused == ANY:
         return f"refused. {parameter.instead}"
     values = " and ".join(f"`{value}`" for value in parameter.refused)
-    return f"ignored, and {values} refused. {parameter.instead}"
+    effect = "ignored" if parameter.effect == AS_PSQL else parameter.effect
+    return f"{effect}, and {values} refused. {parameter.instead}"
 
 
 TABLES = [

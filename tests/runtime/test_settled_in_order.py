@@ -209,7 +209,7 @@ async def test_an_outcome_from_before_a_rewind_does_not_count(app: App, transact
         await gates[2].until(1)
         await seen.until(1)
         lease = await app.database.fetchrow("select * from headrace_internal.leases")
-        await app.database.fetch("select headrace_internal.settle_outcomes($1, '{}', $2, '{1}', '{ack}', '{null}', '{null}', '{null}', '{null}')",
+        await app.database.fetch("select headrace_internal.settle_outcomes($1, '{}', $2, '{1}', '{null}')",
                                  lease["consumer_id"], [lease["lease_id"]])  # fmt: skip
         await eventually(acked)
         await app.publish("orders", "k", 3)

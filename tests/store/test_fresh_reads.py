@@ -105,7 +105,7 @@ Change = Callable[[Any], Awaitable[Any]]
 READS = {
     "latest": "select seq from headrace_internal.latest('orders', 'k')",
     "message": "select key from headrace_internal.message_by_seq('orders', 1)",
-    "search": "select seq from headrace_internal.messages('orders', null, null, 1, 1, false)",
+    "search": "select seq from headrace_internal.messages('orders', null, 1, false)",
     "state": "select state from headrace_internal.key_states('orders', 'k')",
     "stream": "select last_seq from headrace_internal.stream_info('orders')",
     "consumer": "select num_pending from headrace_internal.consumer_info('orders', 'ship')",

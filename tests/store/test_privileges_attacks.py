@@ -57,8 +57,8 @@ async def dead_secret(database: store.Database) -> None:
     batch = await store.lease(database, number, uuid4(), 1)
     assert batch.lease_id is not None
     await database.fetch(
-        "select headrace_internal.settle_outcomes($1, '{}', $2, $3, '{reject}', '{null}', '{no}', '{null}', '{null}')",
-        number, [batch.lease_id], batch.seqs,
+        "select headrace_internal.settle_outcomes($1, '{}', $2, $3, array[$4::json])",
+        number, [batch.lease_id], batch.seqs, '{"kind": "reject", "error": "no"}',
     )  # fmt: skip
     assert len(await database.fetch(READ_SECRETS)) == 1
 
@@ -381,7 +381,7 @@ async def test_what_a_role_puts_on_its_search_path_is_not_called_by_functions_of
         )
         # Without the driver's own statements, which call the role's functions, too.
         await connection.execute(
-            f"select headrace_granted.lease({number}, '{uuid4()}', 10, 10, 1000000, pg_catalog.clock_timestamp(), null, null, null, false)"
+            f"select headrace_granted.lease({number}, '{uuid4()}', row(10, 10, 1000000), pg_catalog.clock_timestamp(), null, null, null, false)"
         )
         assert (
             await database.fetchval("select count(*) from headrace_internal.leases where consumer_id = $1", number) == 1
@@ -465,7 +465,7 @@ async def test_arguments_of_one_stream_reach_no_lease_of_another(database: store
     batch = await store.lease(database, spy, uuid4(), 10)
     assert batch.lease_id is not None
     await app.fetch(
-        "select headrace_internal.settle_outcomes($1, $2, '{}', '{}', '{}', '{}', '{}', '{}', '{}')",
+        "select headrace_internal.settle_outcomes($1, $2, '{}', '{}', '{}')",
         ship,
         [batch.lease_id],
     )
@@ -481,9 +481,7 @@ async def test_arguments_of_one_stream_reach_no_lease_of_another(database: store
     with pytest.raises(HeadraceError, match="may not consume"):
         await app.fetch("select headrace_internal.subscribe_consumers($1, '1 minute')", [ship, spy])
     with pytest.raises(HeadraceError):
-        await app.fetch(
-            "select headrace_internal.republish('orders', 'secrets', null, null, null, null, null, null, false)"
-        )
+        await app.fetch("select headrace_internal.republish('orders', 'secrets', null, false)")
     held = await database.fetchrow("select held, started from headrace_internal.leases where consumer_id = $1", spy)
     assert (held["held"], list(held["started"] or [])) == (2, [])
 

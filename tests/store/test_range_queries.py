@@ -191,7 +191,7 @@ async def test_filter_tests_quote_their_values_and_unknown_tests_are_refused(dat
         ('{"column": "created_at", "op": ">", "value": "2020-01-01T00:00:00+00:00"}', [1, 2, 3]),
     ):
         rows = await database.fetch(
-            "select * from headrace_internal.plan_ranges('orders', 1, 3, '{>}', null, $1::json, 1)", f"[{test}]"
+            "select * from headrace_internal.plan_ranges('orders', 1, 3, $1::json, 1)", f'{{"tests": [{test}]}}'
         )
         assert await read(database, rows) == found, test
     for test in (

@@ -199,8 +199,8 @@ async def test_the_text_of_an_error_is_bounded(database: store.Database, login: 
     await store.publish(database, "orders", "a", "1")
     batch = await store.lease(app, ship, uuid4(), 1)
     await app.fetch(
-        "select headrace_internal.settle_outcomes($1, '{}', $2, $3, '{reject}', '{null}', $4, '{null}', $4)",
-        ship, [batch.lease_id], batch.seqs, ["x" * 1_000_000],
+        "select headrace_internal.settle_outcomes($1, '{}', $2, $3, array[json_build_object('kind', 'reject', 'error', $4::text, 'traceback', $4)])",
+        ship, [batch.lease_id], batch.seqs, "x" * 1_000_000,
     )  # fmt: skip
     letter = await database.fetchrow(
         "select octet_length(error) as error, octet_length(traceback) as traceback from headrace_internal.dead_letters"

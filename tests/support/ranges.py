@@ -46,7 +46,7 @@ async def plan(
     database: store.Database, first: int | None, last: int, parts: int = 1, *, fail: bool = True, uid: Any = None
 ) -> list[Any]:
     return await database.fetch(
-        "select * from headrace_internal.plan_ranges('orders', $1, $2, '{>}', null, null, $3, $4, $5)",
+        "select * from headrace_internal.plan_ranges('orders', $1, $2, null, $3, $4, $5)",
         first,
         last,
         parts,

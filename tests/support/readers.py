@@ -109,7 +109,7 @@ class Reader:
         return await store.discard(self.executor, self.id, list(seqs) or None)
 
     async def dead_letters(self) -> list[DeadLetter]:
-        return await store.dead_letters(self.executor, self.id)
+        return await store.dead_letters(self.executor, self.id, limit=10_000)
 
     async def info(self) -> ConsumerInfo:
         return await store.consumer(self.executor, self.spec.stream, self.spec.name)

@@ -6,7 +6,6 @@ and that text, and neither the schema nor any settings.
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Iterable, Sequence
@@ -136,11 +135,12 @@ class Ranges:
         if tasks is None:
             begin = first if first is not None else self.start("earliest") + 1
             tasks = options.tasks(task_count(last - begin + 1))
-        matching = (self.stream, first, last, array(options.filters), options.where, json.dumps(list(tests)))
-        arguments = (*matching, tasks, uid, options.fail_on_data_loss, array(columns))
+        where = None if options.where is None else msgspec.Raw(options.where.encode())
+        selection = msgspec.json.encode({"filter": options.filters, "where": where, "tests": list(tests)}).decode()
+        arguments = (self.stream, first, last, selection, tasks, uid, options.fail_on_data_loss, array(columns))
         rows = self._queries.fetch(
-            "select first, last, query from headrace_internal.plan_ranges($1, $2::bigint, $3, $4::text::text[], $5::text::json, $6::text::json,"
-            " $7::int, $8::text::uuid, $9, $10::text::text[])",
+            "select first, last, query from headrace_internal.plan_ranges($1, $2::bigint, $3, $4::text::json,"
+            " $5::int, $6::text::uuid, $7, $8::text::text[])",
             *arguments,
         )
         return [Part(*row) for row in rows]

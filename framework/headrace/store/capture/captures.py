@@ -105,7 +105,7 @@ class CaptureFailure(msgspec.Struct, frozen=True, kw_only=True):
     overtaken: bool = False
 
 
-class CaptureBatch(msgspec.Struct, kw_only=True):
+class CaptureBatch(msgspec.Struct, kw_only=True, omit_defaults=True):
     """The contents of one append. `keys` and `data` are parallel lists.
 
     Attributes:
@@ -123,6 +123,10 @@ class CaptureBatch(msgspec.Struct, kw_only=True):
     chunks: list[ChunkDone] = []
     failures: list[CaptureFailure] = []
     retried: list[int] = []
+
+    def progress(self) -> str:
+        """All but the messages, as JSON."""
+        return msgspec.json.encode(msgspec.structs.replace(self, keys=[], data=[])).decode()
 
 
 async def captures_to_do(executor: Executor, *, now: datetime | None = None) -> list[CaptureToDo]:
@@ -293,8 +297,7 @@ async def append_captured(executor: Executor, number: int, epoch: int, stream: s
         await _append(executor, number, epoch, stream, batch, slices)
 
 
-_APPEND = "select headrace_internal.append_captured($1, $2, $3, {}"
-_REST = ", $6::text::pg_lsn, $7, $8, $9, $10, $11::text::pg_lsn"
+_APPEND = "select headrace_internal.append_captured($1, $2, $3, {}, $6)"
 _ARRAYS = "$4, $5"
 # The driver takes three times as long to send arrays.
 _JOINED = r"string_to_array($4::text, E'\u0001'), string_to_array($5::text, E'\u0001')::json[]"
@@ -303,14 +306,10 @@ _JOINED = r"string_to_array($4::text, E'\u0001'), string_to_array($5::text, E'\u
 async def _append(
     executor: Executor, number: int, epoch: int, stream: str, batch: CaptureBatch, slices: Sequence[tuple[int, int]]
 ) -> None:
-    for start, end in slices[:-1]:
+    for start, end in slices:
         form, keys, data = _messages(batch.keys[start:end], batch.data[start:end])
-        await executor.fetchval(_APPEND.format(form + ")"), number, epoch, stream, keys, data)
-    start, end = slices[-1]
-    form, keys, data = _messages(batch.keys[start:end], batch.data[start:end])
-    messages, progress = (number, epoch, stream, keys, data), (batch.position, batch.captured)
-    rest = (_json(batch.chunks), _json(batch.failures), batch.retried or None, batch.after)
-    await executor.fetchval(_APPEND.format(form + _REST + ")"), *messages, *progress, *rest)
+        progress = batch.progress() if (start, end) == slices[-1] else None
+        await executor.fetchval(_APPEND.format(form), number, epoch, stream, keys, data, progress)
 
 
 def _messages(keys: Sequence[str], data: Sequence[str]) -> tuple[str, Sequence[str], Sequence[str]]:
@@ -319,10 +318,6 @@ def _messages(keys: Sequence[str], data: Sequence[str]) -> tuple[str, Sequence[s
     if any(text.count(SEPARATOR) >= max(len(keys), 1) for text in joined):  # it is in one that is not valid
         return _ARRAYS, keys, data
     return _JOINED, *joined
-
-
-def _json(values: Sequence[Any]) -> str | None:
-    return msgspec.json.encode(values).decode() if values else None
 
 
 async def pause_capture(executor: Executor, id: str, *, paused: bool) -> None:  # noqa: A002 - the record's word

@@ -58,10 +58,8 @@ class AnswerToRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 async def record_deliveries(executor: Executor, deliveries: Sequence[DeliveryToRecord]) -> None:
     """Record deliveries to webhooks. Each source keeps the last `KEPT`."""
-    columns = [[getattr(one, name) for one in deliveries] for name in DeliveryToRecord.__struct_fields__]
-    await executor.fetchval(
-        "select headrace_internal.record_deliveries($1, $2, $3, $4, $5, $6, $7, $8, $9)", *columns, KEPT
-    )
+    rows = msgspec.json.encode(deliveries).decode()
+    await executor.fetchval("select headrace_internal.record_deliveries($1, $2)", rows, KEPT)
 
 
 async def deliveries(executor: Executor, source: UUID, *, limit: int) -> list[WebhookDelivery]:
@@ -72,8 +70,8 @@ async def deliveries(executor: Executor, source: UUID, *, limit: int) -> list[We
 
 async def record_push_answers(executor: Executor, answers: Sequence[AnswerToRecord]) -> None:
     """Record answers of endpoints. Each consumer keeps the last `KEPT`."""
-    columns = [[getattr(one, name) for one in answers] for name in AnswerToRecord.__struct_fields__]
-    await executor.fetchval("select headrace_internal.record_push_answers($1, $2, $3, $4, $5, $6, $7)", *columns, KEPT)
+    rows = msgspec.json.encode(answers).decode()
+    await executor.fetchval("select headrace_internal.record_push_answers($1, $2)", rows, KEPT)
 
 
 async def push_answers(executor: Executor, consumer: int, *, limit: int) -> list[PushAnswer]:

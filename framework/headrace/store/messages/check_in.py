@@ -7,10 +7,12 @@ from datetime import datetime
 from typing import NamedTuple
 from uuid import UUID
 
+import msgspec
+
 from headrace.store.database.database import Executor
 
 _CHECK_IN = """select in_history, held_lease, replaced, held_seqs, held_hashes
-               from headrace_internal.check_in($1, $2, $3, $4, $5, $6, $7, $8, $9, coalesce($10, clock_timestamp()))"""
+               from headrace_internal.check_in($1, $2, $3, $4, $5, $6, $7, coalesce($8, clock_timestamp()))"""
 
 
 class Owner(NamedTuple):
@@ -59,8 +61,7 @@ async def check_in(
         UnknownConsumer: the consumer was deleted, or its id is that of another one.
         StoreUnavailable: check in again. Holds that were made are leases that are not known then.
     """
-    leases_seqs_keys = ([message[column] for message in messages] for column in range(3))
-    arguments = (*owner, before, known, *leases_seqs_keys, now)
+    arguments = (*owner, before, known, msgspec.json.encode(messages).decode(), now)
     rows = await executor.fetch(_CHECK_IN, *arguments)
     if not rows:
         await executor.fetchval("select headrace_internal.begin_timeline()")

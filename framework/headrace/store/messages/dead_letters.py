@@ -4,28 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import msgspec
-
-from headrace.model.conditions.selections import DeadLetterCriteria, Filter, check_criteria
+from headrace.model.conditions.selections import DeadLetterCriteria, check_criteria
 from headrace.model.pages import Page
 from headrace.model.records import DeadLetter, DeadLetterGroup, GroupedBy
 from headrace.store.database.database import Executor
 from headrace.store.database.pages import page_of
-from headrace.store.messages.peek import CONTENT, DECODED, Contents, encoded, read
+from headrace.store.messages.peek import CONTENT, DECODED, Contents, read, selected
 
 ALL: DeadLetterCriteria = {}
 """All dead letters of a consumer."""
 
 
-def chosen(criteria: DeadLetterCriteria) -> tuple[str | None, Filter, str | None]:
-    """Return criteria, as `headrace.admin.validation` has parsed them, as the functions of the schema take them: p_choice,
-    p_filters and p_where. Raises `InvalidInput`.
+def chosen(criteria: DeadLetterCriteria) -> str | None:
+    """Return criteria, as `headrace.admin.validation` has parsed them, as the functions of the schema take them. Raises
+    `InvalidInput`.
     """
     given = check_criteria(DeadLetterCriteria, criteria)
-    filters, where = given.pop("filter", None), given.pop("where", None)
     if "seqs" in given:
         given["seqs"] = list(given["seqs"])
-    return msgspec.json.encode(given).decode() if given else None, filters, encoded(where)
+    return selected(given.pop("filter", None), given.pop("where", None), given)
 
 
 async def dead_letters(
@@ -45,10 +42,10 @@ async def dead_letters(
         contents: errors and tracebacks count for `max_bytes`, too.
     """
     newest = below is not None
-    arguments = (consumer, *chosen(selection), above, limit, below, newest, contents.max_bytes)
+    arguments = (consumer, chosen(selection), above, limit, below, newest, contents.max_bytes)
     rows = await executor.fetch(
         """select seq, key, data, headers, created_at, attempts, reason, error, error_type, traceback, blocks, died_at
-           from headrace_internal.dead_letter_page($1, $2, $3, $4, $5, $6, $7, $8, $9)""",
+           from headrace_internal.dead_letter_page($1, $2, $3, $4, $5, $6, $7)""",
         *arguments,
     )
     return await page_of(
@@ -65,10 +62,10 @@ async def dead_letter_groups(
     executor: Executor, consumer: int, by: GroupedBy, selection: DeadLetterCriteria = ALL, *, limit: int = 100
 ) -> list[DeadLetterGroup]:
     """Count the dead letters that match, in groups. Returns the `limit` largest groups, the largest first."""
-    arguments = (consumer, by, limit, *chosen(selection))
+    arguments = (consumer, by, limit, chosen(selection))
     rows = await executor.fetch(
         """select value, messages, first_died_at, last_died_at, lowest, highest
-           from headrace_internal.dead_letter_groups($1, $2, $3, $4, $5, $6)""",
+           from headrace_internal.dead_letter_groups($1, $2, $3, $4)""",
         *arguments,
     )
     return [DeadLetterGroup(**row) for row in rows]
@@ -124,6 +121,6 @@ async def _call(
     if seqs is not None:
         selection = {**selection, "seqs": seqs}
     count: int = await executor.fetchval(
-        f"select headrace_internal.{function}($1, $2, $3, $4, $5)", consumer, *chosen(selection), dry_run
+        f"select headrace_internal.{function}($1, $2, $3)", consumer, chosen(selection), dry_run
     )
     return count

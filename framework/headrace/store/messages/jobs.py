@@ -53,9 +53,9 @@ async def create_job(
         UnknownConsumer.
         InUse: as many jobs as may be are waiting or running.
     """
-    arguments = (stream, consumer, job.kind, *chosen(job.selection), job.total, job.by, now)
+    arguments = (stream, consumer, job.kind, chosen(job.selection), job.total, job.by, now)
     found: UUID = await executor.fetchval(
-        "select headrace_internal.create_job($1, $2, $3, $4, $5, $6, $7, $8, coalesce($9, clock_timestamp()))",
+        "select headrace_internal.create_job($1, $2, $3, $4, $5, $6, coalesce($7, clock_timestamp()))",
         *arguments,
     )
     return found

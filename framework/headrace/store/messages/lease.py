@@ -24,7 +24,7 @@ MAX_BYTES = 16_000_000
 _LEASE = """select (b).lease_id, (b).seqs, (b).attempts, (b).keys, (b).data, (b).headers, pg_catalog.array_send((b).created_at) as created_at,
                    (b).looked_at, (b).more, (b).due_in, (b).version, (b).crashes, (b).lease_ids, (b).history, (b).timeline,
                    coalesce((b).busy, false) as busy, coalesce($6, statement_timestamp()) as begun_at
-            from (select headrace_internal.lease($1, $2, $3, $4, $5, coalesce($6, clock_timestamp()), $7, $8, $9, $10) as b) as called"""
+            from (select headrace_internal.lease($1, $2, row($3, $4, $5), coalesce($6, clock_timestamp()), $7, $8, $9, $10) as b) as called"""
 
 _CREATED_AT = 6  # its place
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -11,6 +11,7 @@ import msgspec
 
 from headrace.model import conditions
 from headrace.model.conditions import Condition
+from headrace.model.conditions.selections import Filter
 from headrace.model.messages.payloads import expiry
 from headrace.model.pages import Page
 from headrace.model.records import PEEK_STATES, PeekedMessage, StoredMessage
@@ -35,11 +36,21 @@ DECODED = Contents()
 """As Python objects, without a limit."""
 
 
-class SeqRange(msgspec.Struct, frozen=True, kw_only=True):
-    """Messages of a stream that match everything that is given. Seqs are inclusive at both ends."""
+class Matching(msgspec.Struct, frozen=True, kw_only=True):
+    """Messages that match everything that is given."""
 
     filters: Sequence[str] | None = None
     where: Condition | None = None
+
+    def encoded(self) -> str | None:
+        """The selection as the functions of the schema take it."""
+        given = {name: getattr(self, name) for name in self.__struct_fields__}
+        return selected(given.pop("filters"), given.pop("where"), given)
+
+
+class SeqRange(Matching, frozen=True, kw_only=True):
+    """Messages of a stream that match everything that is given. Seqs are inclusive at both ends."""
+
     start_seq: int | None = None
     end_seq: int | None = None
 
@@ -91,9 +102,8 @@ async def messages(
     contents: Contents = DECODED,
 ) -> Page[StoredMessage]:
     """Messages of a stream that match, in the order of seq: the first ones, or the `newest`. Raises `UnknownStream`."""
-    where = encoded(chosen.where)
-    arguments = (stream, chosen.filters, where, chosen.start_seq, limit, newest, chosen.end_seq, contents.max_bytes)
-    rows = await executor.fetch("select * from headrace_internal.messages($1, $2, $3, $4, $5, $6, $7, $8)", *arguments)
+    arguments = (stream, chosen.encoded(), limit, newest, contents.max_bytes)
+    rows = await executor.fetch("select * from headrace_internal.messages($1, $2, $3, $4, $5)", *arguments)
     return await page_of(
         rows,
         lambda row: StoredMessage(**stored(row, contents.raw)),
@@ -142,6 +152,13 @@ def decoded(text: str) -> Any:
 def encoded(where: Condition | None) -> str | None:
     """A condition as the database takes it."""
     return None if where is None else conditions.encode(where)
+
+
+def selected(filters: Filter, where: Condition | None, others: Mapping[str, Any]) -> str | None:
+    """Criteria as the functions of the schema take them: as JSON. None if none is given."""
+    criteria = {**others, "filter": filters, "where": None if where is None else msgspec.Raw(conditions.encode(where))}
+    given = {name: value for name, value in criteria.items() if value is not None}
+    return msgspec.json.encode(given).decode() if given else None
 
 
 _HISTORY = """(select (

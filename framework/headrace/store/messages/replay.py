@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from headrace.store.database.database import Executor
-from headrace.store.messages.peek import SeqRange, encoded
+from headrace.store.messages.peek import SeqRange
 
 
 class Selection(SeqRange, frozen=True, kw_only=True):
@@ -13,10 +13,6 @@ class Selection(SeqRange, frozen=True, kw_only=True):
 
     start_time: datetime | None = None
     end_time: datetime | None = None
-
-    def arguments(self) -> tuple[object, ...]:
-        """The values in the order of the server functions' parameters."""
-        return (self.filters, encoded(self.where), self.start_seq, self.end_seq, self.start_time, self.end_time)
 
 
 async def replay(executor: Executor, consumer: int, selection: Selection, *, dry_run: bool = False) -> int:
@@ -30,7 +26,7 @@ async def replay(executor: Executor, consumer: int, selection: Selection, *, dry
         How many. Raises `UnknownConsumer`.
     """
     count: int = await executor.fetchval(
-        "select headrace_internal.replay($1, $2, $3, $4, $5, $6, $7, $8)", consumer, *selection.arguments(), dry_run
+        "select headrace_internal.replay($1, $2, $3)", consumer, selection.encoded(), dry_run
     )
     return count
 
@@ -46,8 +42,6 @@ async def republish(
     Returns:
         How many were published. Raises `UnknownStream`, `StreamFull`.
     """
-    arguments = (stream, target, *selection.arguments(), dry_run)
-    count: int = await executor.fetchval(
-        "select headrace_internal.republish($1, $2, $3, $4, $5, $6, $7, $8, $9)", *arguments
-    )
+    arguments = (stream, target, selection.encoded(), dry_run)
+    count: int = await executor.fetchval("select headrace_internal.republish($1, $2, $3, $4)", *arguments)
     return count

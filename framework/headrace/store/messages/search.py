@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import datetime
 
-import msgspec
-
-from headrace.model.conditions import Condition
 from headrace.model.records import StoredMessage
 from headrace.model.watching.operations import SearchStep
 from headrace.store.database.database import Executor
 from headrace.store.database.pages import Turns
-from headrace.store.messages.peek import DECODED, Contents, content_size, encoded, stored
+from headrace.store.messages.peek import DECODED, Contents, Matching, content_size, stored
 
 EXAMINED = 200_000
 """The most messages that a step examines."""
@@ -21,7 +17,7 @@ STEP_TIME = 0.8
 """Seconds after which a step ends, at the next message."""
 
 
-class Search(msgspec.Struct, frozen=True, kw_only=True):
+class Search(Matching, frozen=True, kw_only=True):
     """The messages that are searched: those that match everything that is given.
 
     Attributes:
@@ -29,8 +25,6 @@ class Search(msgspec.Struct, frozen=True, kw_only=True):
         since, until: only messages published at this time or later, and before that time.
     """
 
-    filters: Sequence[str] | None = None
-    where: Condition | None = None
     after: int | None = None
     before: int | None = None
     since: datetime | None = None
@@ -50,12 +44,8 @@ async def search(
     """Search a stream for messages that match, from the newest on, or upwards from `after`. It ends after `limit` messages
     that match, or `max_bytes` of them, after `examine` messages or `seconds`. Raises `UnknownStream`.
     """
-    matching = (stream, wanted.filters, encoded(wanted.where))
-    within = (wanted.after, wanted.before, wanted.since, wanted.until, wanted.after is not None)
-    arguments = (*matching, *within, limit, examine, contents.max_bytes, seconds)
-    rows = await executor.fetch(
-        "select * from headrace_internal.search_step($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)", *arguments
-    )
+    arguments = (stream, wanted.encoded(), limit, examine, contents.max_bytes, seconds)
+    rows = await executor.fetch("select * from headrace_internal.search_step($1, $2, $3, $4, $5, $6)", *arguments)
     found, turns = [], Turns()
     for row in rows[:-1]:
         columns = {name: row[name] for name in ("seq", "key", "data", "headers", "created_at")}

@@ -5,8 +5,10 @@ from __future__ import annotations
 from datetime import datetime
 from uuid import UUID
 
+import msgspec
+
 from headrace.model.errors import TimelineChanged
-from headrace.model.outcomes import Settlement
+from headrace.model.outcomes import Failure, Settlement
 from headrace.model.records import Lost
 from headrace.store.database.database import Executor
 
@@ -36,18 +38,13 @@ async def settle(
         StoreUnavailable: it is unknown whether the outcomes were settled. Settle again: what had been
             settled is then returned as lost.
     """
-    failures = settlement.failures
     rows = await executor.fetch(
-        "select lost_lease, lost_seq, lease_gone from headrace_internal.settle_outcomes($1, $2, $3, $4, $5, $6, $7, $8, $9, coalesce($10, clock_timestamp()), $11)",
+        "select lost_lease, lost_seq, lease_gone from headrace_internal.settle_outcomes($1, $2, $3, $4, $5, coalesce($6, clock_timestamp()), $7)",
         consumer,
         settlement.whole,
         settlement.leases,
         settlement.seqs,
-        [failure.kind if failure else "ack" for failure in failures],
-        [failure.delay if failure else None for failure in failures],
-        [failure.error if failure else None for failure in failures],
-        [failure.error_type if failure else None for failure in failures],
-        [failure.traceback if failure else None for failure in failures],
+        [_encoded(failure) if failure else None for failure in settlement.failures],
         now,
         history,
     )
@@ -56,3 +53,8 @@ async def settle(
             "The server was restarted, failed over or was restored: check in, which says what of the earlier leases is valid."
         )
     return [Lost(*row) for row in rows]
+
+
+def _encoded(failure: Failure) -> str:
+    columns = {name: getattr(failure, name) for name in ("kind", "delay", "error", "error_type", "traceback")}
+    return msgspec.json.encode(columns).decode()

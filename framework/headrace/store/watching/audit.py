@@ -49,11 +49,9 @@ async def changes(
     """
     given = check_criteria(AuditCriteria, criteria)
     names = None if streams is None else sorted(streams)
-    matching = [given.get(name) for name in ("actor", "action", "since", "until")]
-    arguments = (given.get("stream"), names, *matching, limit, after, before)
-    rows = await executor.fetch(
-        "select * from headrace_internal.audit_page($1, $2, $3, $4, $5, $6, $7, $8, $9)", *arguments
-    )
+    stream = given.pop("stream", None)
+    arguments = (stream, names, msgspec.json.encode(given).decode(), limit, after, before)
+    rows = await executor.fetch("select * from headrace_internal.audit_page($1, $2, $3, $4, $5, $6)", *arguments)
     return await page_of(rows, _entry, limit=limit, backwards=before is not None)
 
 

@@ -22,7 +22,7 @@ BATCH = 10_000
 LEVELS = ("lag", "lag_seconds", "in_flight", "parked", "blocked", "dead_letters")
 
 
-class Sample(msgspec.Struct, frozen=True, kw_only=True):
+class Sample(msgspec.Struct, frozen=True, kw_only=True, rename={"number": "object_id"}):
     """A sample of an object, by its number in the database, which is 0 for all together. None stands for unknown."""
 
     kind: int
@@ -39,13 +39,8 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
 
 async def record_samples(executor: Executor, at: datetime, samples: Sequence[Sample]) -> None:
     """Store samples of one moment."""
-    columns = [[getattr(sample, name) for sample in samples] for name in Sample.__struct_fields__]
-    await executor.fetchval(
-        "select headrace_internal.record_samples($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)",
-        at,
-        EVERY,
-        *columns,
-    )
+    rows = msgspec.json.encode(samples).decode()
+    await executor.fetchval("select headrace_internal.record_samples($1, $2, $3)", at, EVERY, rows)
 
 
 async def compact_samples(executor: Executor, *, now: datetime | None = None) -> bool:

@@ -682,8 +682,6 @@ create table headrace_internal.jobs (
     consumer       text collate "C" not null,
     consumer_id    int not null,
     choice         json,                -- which dead letters: headrace_internal.dead_letter_condition
-    filters        text[],
-    filter_where   json,
     state          text not null default 'waiting' check (state in ('waiting', 'running', 'done', 'failed', 'cancelled')),
     total          bigint,              -- the number of dead letters at the beginning, null if counting took too long
     done           bigint not null default 0,       -- how many were redriven or purged

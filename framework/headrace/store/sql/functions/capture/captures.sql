@@ -190,52 +190,53 @@ begin
     end if;
 end $$;
 
--- Append messages under an epoch. With a position, the append contains all messages that were committed up to there.
--- `p_chunks`: the chunks of backfills among the messages: [{"id", "place", "read", "published", "done"}].
--- `p_failures`: [{"key", "data", "error", "overtaken"}], data as text. `p_resolved`: ids of failures that have been
--- resolved.
--- `p_after`: the position of the append before. The epoch is not enough of a fence. A database that was restored to
+-- Append messages under an epoch. p_progress: {"position", "captured", "chunks", "failures", "retried", "after"}, each
+-- optional. With a position, the append contains all messages that were committed up to there.
+-- `chunks`: the chunks of backfills among the messages: [{"id", "place", "read", "published", "done"}].
+-- `failures`: [{"key", "data", "error", "overtaken"}], data as text. `retried`: ids of failures that have been resolved.
+-- `after`: the position of the append before. The epoch is not enough of a fence. A database that was restored to
 -- an earlier time has an earlier position under the same epoch, and the captured server has already discarded the
 -- changes in between.
 -- Granted: all
 create or replace function headrace_internal.append_captured(
-    p_source int, p_epoch bigint, p_stream text, p_keys text[], p_data json[],
-    p_position pg_lsn default null, p_captured bigint default null, p_chunks json default null, p_failures json default null,
-    p_resolved bigint[] default null, p_after pg_lsn default null
+    p_source int, p_epoch bigint, p_stream text, p_keys text[], p_data json[], p_progress json default null
 ) returns void
 language plpgsql as $$
 declare
-    v_last  pg_lsn;
+    v_after    constant pg_lsn := p_progress ->> 'after';
+    v_last     pg_lsn;
     v_id       bigint;
     v_largest  bigint;
 begin
     perform headrace_internal.require_capture_lease(p_source, p_epoch);
-    if p_after is not null then
+    if v_after is not null then
         select position into v_last from headrace_internal.capture_positions where source_id = p_source order by id desc limit 1;
-        if v_last is distinct from p_after then
+        if v_last is distinct from v_after then
             raise exception using errcode = 'HR007', message = format(
                 'This process has captured the source up to %s, and the database has it up to %s, perhaps because it was put back to an earlier time: nothing was appended.',
-                p_after, coalesce(v_last::text, 'nowhere'));
+                v_after, coalesce(v_last::text, 'nowhere'));
         end if;
     end if;
     if cardinality(p_keys) > 0 then
         perform headrace_internal.publish_messages(p_stream, p_keys, p_data);
     end if;
-    if p_chunks is not null then
-        perform headrace_internal.advance_backfills(p_source, p_chunks);
+    if p_progress ->> 'chunks' is not null then
+        perform headrace_internal.advance_backfills(p_source, p_progress -> 'chunks');
     end if;
-    if p_failures is not null then
+    if p_progress ->> 'failures' is not null then
         -- A failure that was overtaken happened before the messages of this append were published.
         insert into headrace_internal.capture_failures (source_id, key, data, error, failed_at)
             select p_source, f.value ->> 'key', (f.value ->> 'data')::json, f.value ->> 'error',
                    case when (f.value ->> 'overtaken')::boolean then now() else clock_timestamp() end
-            from json_array_elements(p_failures) with ordinality as f order by f.ordinality;
+            from json_array_elements(p_progress -> 'failures') with ordinality as f order by f.ordinality;
     end if;
-    if p_resolved is not null then
-        delete from headrace_internal.capture_failures where source_id = p_source and id = any (p_resolved);
+    if p_progress ->> 'retried' is not null then
+        delete from headrace_internal.capture_failures
+            where source_id = p_source and id in (select value::bigint from json_array_elements_text(p_progress -> 'retried'));
     end if;
-    if p_position is not null then
-        insert into headrace_internal.capture_positions (source_id, epoch, position, captured) values (p_source, p_epoch, p_position, p_captured)
+    if p_progress ->> 'position' is not null then
+        insert into headrace_internal.capture_positions (source_id, epoch, position, captured)
+            values (p_source, p_epoch, (p_progress ->> 'position')::pg_lsn, coalesce((p_progress ->> 'captured')::bigint, 0))
             returning id into v_id;
         select max(id) into v_largest from headrace_internal.capture_positions where source_id = p_source;
         if v_id < v_largest then    -- otherwise this position would not be the newest

@@ -81,6 +81,14 @@ begin
     return headrace_internal.key_condition(p_filters) || ' and ' || headrace_internal.where_condition(p_where);
 end $$;
 
+-- Return the condition of a selection: {"filter", "where"}, each optional. filter is an array of filters.
+create or replace function headrace_internal.selection_condition(p_selection json) returns text
+language sql stable as $$
+    select headrace_internal.condition(
+        case when p_selection ->> 'filter' is null then '{>}' else array(select json_array_elements_text(p_selection -> 'filter')) end,
+        case when p_selection ->> 'where' is not null then p_selection -> 'where' end)
+$$;
+
 -- The columns of headrace_internal.consumers that are no settings. All others are, by their names, but for `filter_where`,
 -- which is called `where`.
 create or replace function headrace_internal.no_settings() returns text[]

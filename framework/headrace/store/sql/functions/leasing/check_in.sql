@@ -29,15 +29,15 @@ end $$;
 -- Check in.
 -- p_stream, p_name: the names of the consumer. It may be another one that has its id after a failover.
 -- p_before: the history in which it has checked in before. Null if it has not.
--- p_leases, p_seqs, p_keys: the messages of the owner's leases, in parallel. A lease that is lost becomes a hold.
+-- p_messages: those of the owner's leases, as [[lease, seq, key], …]. A lease that is lost becomes a hold.
 -- p_known: release all other leases of the owner, before that. Null releases none.
 -- Returns a row for each lease that the owner has now. `replaced` is the lost lease that a hold stands for. held_seqs are
 -- the messages that are not acked, in the order of held_hashes, without those of a hold. Returns no row in a database
 -- without a timeline: the caller begins it, and calls again. Without leases it returns one row, for the history.
 -- Granted: consume
 create or replace function headrace_internal.check_in(
-    p_consumer int, p_owner uuid, p_stream text, p_name text, p_before uuid, p_known bigint[],
-    p_leases bigint[], p_seqs bigint[], p_keys text[], p_now timestamptz default clock_timestamp()
+    p_consumer int, p_owner uuid, p_stream text, p_name text, p_before uuid, p_known bigint[], p_messages json,
+    p_now timestamptz default clock_timestamp()
 ) returns table (in_history uuid, held_lease bigint, replaced bigint, held_seqs bigint[], held_hashes bigint[])
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
@@ -70,7 +70,8 @@ begin
     with lost as materialized (
         select m.lease_id, min(m.seq) as lowest, array_agg(- m.seq order by m.place) as seqs,
                array_agg(hashtextextended(m.key, 0) order by m.place) as hashes
-        from unnest(p_leases, p_seqs, p_keys) with ordinality as m(lease_id, seq, key, place)
+        from (select (value ->> 0)::bigint as lease_id, (value ->> 1)::bigint as seq, value ->> 2 as key, place
+              from json_array_elements(p_messages) with ordinality as e(value, place)) as m
         where not exists (select from headrace_internal.leases as l
                           where l.consumer_id = p_consumer and l.lease_id = m.lease_id and l.owner = any (v_owners))
         group by m.lease_id

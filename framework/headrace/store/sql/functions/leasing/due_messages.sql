@@ -1,5 +1,18 @@
 -- What a lease call takes from the parked messages and from the tails of their keys.
 
+-- The messages that a lease call wants, and the bounds of its reads.
+create type headrace_internal.read_request as (
+    messages       int,             -- how many may be delivered
+    scan_limit     int,             -- how many may be examined. It bounds the cost of a selective filter or a hot key
+    bytes          bigint,          -- the reads stop once the payloads exceed this size
+    busy           bigint[],        -- the hashes of keys that other owners hold, or null
+    distinct_keys  boolean,         -- at most one message of each key is delivered, and the others wait
+    cached         int8multirange,  -- the caller has the contents of these messages, so their key, data, headers and
+                                    -- created_at are left out
+    parked         boolean,         -- whether any message is parked, or any key blocked, that must be looked up
+    blocked        boolean
+);
+
 create type headrace_internal.due_messages as (
     seqs bigint[], hashes bigint[], attempts int[], crashes int[], keys text[], data json[], headers json[],
     created_at timestamptz[],
@@ -15,12 +28,12 @@ create type headrace_internal.due_messages as (
 -- Return the parked messages that are due, followed by the tails of their keys. In an ordered consumer a message is
 -- taken only together with all earlier ones of its key, and only up to p_until, if late arrivals or replayed messages
 -- have been parked only up to there.
--- p_distinct_keys: only the first message of each key. `behind`: messages that are due and join the tail of their key
+-- `behind`: messages that are due and join the tail of their key
 -- instead, because an earlier message of the key waits for its retry or blocks the key. A tail counts no attempts. So
 -- a retry that falls due while its key is blocked begins at its first attempt when the key is free again.
 create or replace function headrace_internal.find_due_messages(
-    p_consumer headrace_internal.consumers, p_cursor headrace_internal.cursors, p_limit int, p_busy bigint[], p_blocked boolean, p_until bigint,
-    p_distinct_keys boolean, p_now timestamptz,
+    p_consumer headrace_internal.consumers, p_cursor headrace_internal.cursors, p_request headrace_internal.read_request, p_until bigint,
+    p_now timestamptz,
     out seqs bigint[], out hashes bigint[], out attempts int[], out crashes int[], out behind bigint[]
 )
 language plpgsql set enable_sort = off as $$
@@ -29,10 +42,10 @@ begin
         select array_agg(p.seq), array_agg(p.key_hash), array_agg(p.attempts + 1), array_agg(p.crashes)
             into seqs, hashes, attempts, crashes
             from (
-                (select * from headrace_internal.parked_ready(p_consumer.id, p_cursor.ready_floor) limit p_limit)
+                (select * from headrace_internal.parked_ready(p_consumer.id, p_cursor.ready_floor) limit p_request.messages)
                 union all
-                (select * from headrace_internal.parked_due(p_consumer.id, p_cursor.due_floor, p_now) limit p_limit)
-                order by seq limit p_limit) as p;
+                (select * from headrace_internal.parked_due(p_consumer.id, p_cursor.due_floor, p_now) limit p_request.messages)
+                order by seq limit p_request.messages) as p;
         return;
     end if;
     with due as materialized (
@@ -43,31 +56,31 @@ begin
         select k.key_hash, k.first,
                coalesce((select p.seq < k.first
                          from headrace_internal.first_parked_of_key(p_consumer.id, k.key_hash, p_cursor.parked_floor) as p(seq)), false) as waits,
-               coalesce(p_blocked and (
+               coalesce(p_request.blocked and (
                         select true from headrace_internal.first_blocking_of_key(p_consumer.id, k.key_hash, p_cursor.blocked_floor)), false) as blocked
         from (select due.key_hash, min(due.seq) as first from due group by due.key_hash) as k
-        where not coalesce(k.key_hash in (select unnest(p_busy)), false)
+        where not coalesce(k.key_hash in (select unnest(p_request.busy)), false)
     ), chosen as materialized (
         select k.key_hash, k.first from keys as k
-        where not k.waits and not k.blocked and coalesce(k.first <= p_until, true) order by k.first limit p_limit
+        where not k.waits and not k.blocked and coalesce(k.first <= p_until, true) order by k.first limit p_request.messages
     ), parked as materialized (
         select c.key_hash, p.* from chosen as c cross join lateral (
             select p.seq, p.attempts, p.crashes, bool_and(p.due_at <= p_now) over run as able, row_number() over run as place
             from (select * from headrace_internal.parked as p
                   where p.consumer_id = p_consumer.id and (p.key_hash, p.seq) >= (c.key_hash, c.first) and p.key_hash <= c.key_hash
-                  order by p.key_hash, p.seq limit p_limit) as p
+                  order by p.key_hash, p.seq limit p_request.messages) as p
             window run as (order by p.seq)) as p
     ), heads as materialized (
         select * from parked as p
-        where able and (place = 1 or not p_distinct_keys) and coalesce(p.seq <= p_until, true) order by p.seq limit p_limit
+        where able and (place = 1 or not p_request.distinct_keys) and coalesce(p.seq <= p_until, true) order by p.seq limit p_request.messages
     ), bounds as materialized (
         select p.key_hash, min(p.seq) as seq from parked as p
         where not p.able or p.seq > (select max(h.seq) from heads as h) group by p.key_hash
     ), runs as materialized (
         -- Each run has an equal share of the room. Nothing of the key is taken beyond a parked message that is not
         -- among the heads.
-        select h.key_hash, h.seq, greatest(p_limit / count(*) over (), 1) as share, b.seq as bound
-        from heads as h left join bounds as b using (key_hash) where h.place = 1 and not p_distinct_keys
+        select h.key_hash, h.seq, greatest(p_request.messages / count(*) over (), 1) as share, b.seq as bound
+        from heads as h left join bounds as b using (key_hash) where h.place = 1 and not p_request.distinct_keys
     ), tails as materialized (
         select r.key_hash, r.share, t.seq, row_number() over (partition by r.key_hash order by t.seq) as place
         from runs as r cross join lateral (
@@ -86,13 +99,13 @@ begin
             union all
             -- A message that was to be delivered again, and then failed, is in both.
             select t.seq, t.key_hash, 0, 0 from tails as t where not exists (select from heads as h where h.seq = t.seq)
-            order by seq limit p_limit) as d;
+            order by seq limit p_request.messages) as d;
 end $$;
 
--- Take the messages that are due, and read their contents. p_cached: see headrace_internal.scan.
+-- Take the messages that are due, and read their contents.
 create or replace function headrace_internal.take_due_messages(
-    p_consumer headrace_internal.consumers, p_stream headrace_internal.streams, p_cursor headrace_internal.cursors, p_limit int, p_bytes bigint, p_busy bigint[],
-    p_blocked boolean, p_until bigint, p_distinct_keys boolean, p_cached int8multirange, p_now timestamptz
+    p_consumer headrace_internal.consumers, p_stream headrace_internal.streams, p_cursor headrace_internal.cursors,
+    p_request headrace_internal.read_request, p_until bigint, p_now timestamptz
 ) returns headrace_internal.due_messages
 language plpgsql as $$
 declare
@@ -100,7 +113,7 @@ declare
     v_found    record;
     v_result   headrace_internal.due_messages;
 begin
-    select * into v_due from headrace_internal.find_due_messages(p_consumer, p_cursor, p_limit, p_busy, p_blocked, p_until, p_distinct_keys, p_now);
+    select * into v_due from headrace_internal.find_due_messages(p_consumer, p_cursor, p_request, p_until, p_now);
     if v_due.behind is not null then
         with moved as (
             delete from headrace_internal.parked where consumer_id = p_consumer.id and seq = any (v_due.behind) returning key_hash, seq
@@ -127,7 +140,7 @@ begin
                 select seq, key, data, headers, created_at, %s as bytes from %s
                 where seq = any ($1) and seq between $2 and $3 order by seq) as m) as m
         $sql$, headrace_internal.payload_bytes(), headrace_internal.table_of_range(p_stream, v_due.seqs[1], v_due.seqs[cardinality(v_due.seqs)]))
-        into v_found using v_due.seqs, v_due.seqs[1], v_due.seqs[cardinality(v_due.seqs)], p_cached, p_bytes;
+        into v_found using v_due.seqs, v_due.seqs[1], v_due.seqs[cardinality(v_due.seqs)], p_request.cached, p_request.bytes;
     with taken as materialized (
         select due.*, m.key, m.data, m.headers, m.created_at, m.seq is not null as there
         from unnest(v_due.seqs, v_due.hashes, v_due.attempts, v_due.crashes) as due(seq, key_hash, attempt, crash)
@@ -172,11 +185,11 @@ end $$;
 -- the next messages of a replay are parked, and late arrivals of parked keys are parked in their place. Due messages of
 -- blocked keys move to the tails.
 --
--- p_parked: the state as it was read just before. p_search, p_until: of headrace_internal.hole_search. p_limit, p_bytes: how many messages may be taken, and of which size.
--- p_scan_limit: how many messages of a replay, and how many late arrivals, are examined.
+-- p_parked: the state as it was read just before. p_search, p_until: of headrace_internal.hole_search. The scan_limit of
+-- p_request bounds how many messages of a replay, and how many late arrivals, are examined.
 create or replace function headrace_internal.take_parked(
     p_consumer headrace_internal.consumers, p_stream headrace_internal.streams, p_cursor headrace_internal.cursors, p_parked headrace_internal.parked_state,
-    p_search boolean, p_until bigint, p_limit int, p_scan_limit int, p_bytes bigint, p_busy bigint[], p_distinct_keys boolean, p_cached int8multirange, p_now timestamptz
+    p_search boolean, p_until bigint, p_request headrace_internal.read_request, p_now timestamptz
 ) returns headrace_internal.due_messages
 language plpgsql as $$
 declare
@@ -187,14 +200,14 @@ declare
     v_due      headrace_internal.due_messages;
 begin
     if p_cursor.replay_floor is not null and headrace_internal.count_parked(p_cursor, c_window / 2) < c_window / 2 then
-        p_cursor := headrace_internal.park_replayed(p_consumer, p_stream, p_cursor, p_scan_limit);
+        p_cursor := headrace_internal.park_replayed(p_consumer, p_stream, p_cursor, p_request.scan_limit);
         select (select seq from headrace_internal.first_parked(p_consumer.id, p_cursor.parked_floor) as seq),
                (select seq from headrace_internal.first_blocking(p_consumer.id, p_cursor.blocked_floor) as seq)
             into p_parked.lowest, p_parked.blocked;
         v_changed := true;
     end if;
     if p_parked.lowest is not null and p_consumer.ordered and p_search and not p_stream.one_message_per_key then
-        v_late := headrace_internal.park_late_arrivals(p_consumer, p_stream, p_cursor, p_scan_limit);
+        v_late := headrace_internal.park_late_arrivals(p_consumer, p_stream, p_cursor, p_request.scan_limit);
         p_cursor := v_late.cursor;
         p_until := least(p_until, v_late.until);
         p_parked.lowest := (select seq from headrace_internal.first_parked(p_consumer.id, p_cursor.parked_floor) as seq);
@@ -206,8 +219,8 @@ begin
             p_cursor.blocked_floor, p_now);
     end if;
     if p_parked.ready is not null or p_parked.due_at is not null then
-        v_due := headrace_internal.take_due_messages(p_consumer, p_stream, p_cursor, p_limit, p_bytes, p_busy, p_parked.blocked is not null,
-                                            least(p_until, p_cursor.replay_floor - 1), p_distinct_keys, p_cached, p_now);
+        p_request.blocked := p_parked.blocked is not null;
+        v_due := headrace_internal.take_due_messages(p_consumer, p_stream, p_cursor, p_request, least(p_until, p_cursor.replay_floor - 1), p_now);
         if headrace_internal.may_expire(v_due.headers) then
             v_due := headrace_internal.due_without_expired(v_due, p_now);
         end if;

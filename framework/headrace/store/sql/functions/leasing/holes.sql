@@ -301,17 +301,16 @@ language sql stable as $$
                      or pg_snapshot_xmax(pg_current_snapshot()) <= p_stamp end
 $$;
 
--- Compute the next cursor after the scan. Remove the late arrivals from the holes, add the seqs that are missing now,
+-- Compute the next cursor after the scan, whose late arrivals are no holes any more. Add the seqs that are missing now,
 -- forget or freeze the holes that can't be filled now, drop what is settled, and take the next mark. The other
 -- parameters are fields of headrace_internal.scanned, which as a whole would be copied with all its messages.
 -- p_searched: whether the holes were searched. If not, none of their holders has ended.
--- p_drawn: the last seq that was drawn, read before this transaction had an xid, and before the sequence's settings
--- were read.
--- p_one_by_one: whether the sequence draws one by one, as read before the scan.
+-- p_drawn: the last seq that was drawn, see headrace_internal.read_ahead. Null if the sequence does not draw one by one, as
+-- read before the scan.
 -- p_had_xid: whether this transaction had its xid before the scan.
 create or replace function headrace_internal.advance_cursor(
-    p_cursor headrace_internal.cursors, p_position bigint, p_missing int8multirange, p_late int8multirange, p_searched boolean, p_holes_searched boolean,
-    p_snapshot pg_snapshot, p_drawn bigint, p_one_by_one boolean, p_had_xid boolean
+    p_cursor headrace_internal.cursors, p_position bigint, p_missing int8multirange, p_searched boolean, p_holes_searched boolean,
+    p_snapshot pg_snapshot, p_drawn bigint, p_had_xid boolean
 ) returns headrace_internal.cursors
 language plpgsql as $$
 declare
@@ -319,9 +318,6 @@ declare
     v_old      xid8[];                  -- holders of the holes that were there before
     v_new      xid8[];                  -- holders of the new holes
 begin
-    if p_late is not null then
-        p_cursor.holes := p_cursor.holes - p_late;
-    end if;
     if p_cursor.mark is not null and p_cursor.mark_stamp is null and p_holes_searched then
         p_cursor.settled := p_cursor.mark;
         p_cursor.mark := null;
@@ -338,7 +334,7 @@ begin
         p_missing := p_missing * int8multirange(int8range(p_cursor.settled + 1, null));
     end if;
 
-    if not p_one_by_one then
+    if p_drawn is null then
         p_cursor.holes := p_cursor.holes + p_missing;
         p_cursor.holders := null;
     elsif p_cursor.holes <> '{}' or p_missing <> '{}' then
@@ -383,7 +379,7 @@ begin
         end if;
     end if;
     p_cursor.position := p_position;
-    if p_cursor.mark is null and p_one_by_one and (
+    if p_cursor.mark is null and p_drawn is not null and (
            v_missed or p_cursor.holes <> '{}' or p_cursor.frozen <> '{}' or p_position - p_cursor.settled >= headrace_internal.mark_interval()) then
         p_cursor.mark := p_drawn;
         p_cursor.mark_stamp := pg_current_xact_id();

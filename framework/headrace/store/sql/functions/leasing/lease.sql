@@ -29,6 +29,9 @@ create type headrace_internal.batch as (
                                 -- because other owners have not checked in, see check_in.sql
 );
 
+-- The bounds of a lease call, see headrace_internal.read_request.
+create type headrace_internal.lease_bounds as (messages int, scan_limit int, bytes bigint);
+
 -- Return a new lease id. Lease ids rise, and none is ever used twice, not even after a crash. A lease commits without
 -- waiting for the disk, so a crash may revert its row and the sequence with it, while its owner survives and settles.
 -- The 20 random bits keep the next id different.
@@ -41,8 +44,8 @@ $$;
 -- owner of such a lease never reports which of its messages it has started. So all messages that crashed before count
 -- as started, see headrace_internal.expire_leases. p_lowest: no seq is smaller.
 create or replace function headrace_internal.lease_shares(
-    p_consumer int, p_seqs bigint[], p_hashes bigint[], p_attempts int[], p_crashes int[], p_shares int[], p_lowest bigint,
-    p_now timestamptz, p_until timestamptz
+    p_consumer headrace_internal.consumers, p_seqs bigint[], p_hashes bigint[], p_attempts int[], p_crashes int[], p_shares int[],
+    p_lowest bigint, p_now timestamptz
 ) returns bigint[]
 language plpgsql as $$
 declare
@@ -58,8 +61,8 @@ begin
     ), leased as (
         insert into headrace_internal.leases (consumer_id, lease_id, owner, since, expires_at, held, lowest, seqs, hashes, attempts, crashes, started)
             -- An owner that no other lease has, since ids of leases are never used twice. A random one would cost more.
-            select p_consumer, lease_id, lpad(to_hex(lease_id), 32, '0')::uuid, p_now, p_until, cardinality(seqs), p_lowest, seqs, hashes, attempts, crashes,
-                   case when crashes is not null then seqs end
+            select p_consumer.id, lease_id, lpad(to_hex(lease_id), 32, '0')::uuid, p_now, p_now + p_consumer.ack_wait, cardinality(seqs), p_lowest,
+                   seqs, hashes, attempts, crashes, case when crashes is not null then seqs end
             from shares
     )
     select array_agg(lease_id order by place) into v_leases from shares;
@@ -186,20 +189,19 @@ end $$;
 -- all dead rows that an old snapshot pins. The settings hold for the functions called from here, too.
 --
 -- p_owner: the worker process, which handles the messages of a key in order. Its own keys are not busy for it.
--- p_limit, p_scan_limit, p_bytes: see headrace_internal.scan.
 --
 -- p_shares: split the messages into a lease for each of these sizes, in their order. Each lease gets an owner of its
--- own, which holds no other lease. No key has two messages in one lease or in all of them together. p_limit is the
--- sum.
+-- own, which holds no other lease. No key has two messages in one lease or in all of them together. The bound of
+-- messages is the sum.
 --
 -- p_wait: wait for the consumer's lock, however many callers do. Otherwise only a few callers wait, and any
 -- further call returns at once. The callers that wait will find whatever there is now.
 --
--- p_cached, p_history: see headrace_internal.scan. The caller has the messages of p_cached from this history. In another history
--- the same seqs may be other messages.
+-- p_cached, p_history: the caller has the messages of p_cached from this history, see headrace_internal.read_request. In
+-- another history the same seqs may be other messages.
 -- Granted: consume
 create or replace function headrace_internal.lease(
-    p_consumer int, p_owner uuid, p_limit int, p_scan_limit int, p_bytes bigint, p_now timestamptz default clock_timestamp(),
+    p_consumer int, p_owner uuid, p_bounds headrace_internal.lease_bounds, p_now timestamptz default clock_timestamp(),
     p_shares int[] default null, p_cached int8multirange default null, p_history uuid default null, p_wait boolean default true
 ) returns headrace_internal.batch
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set plan_cache_mode = force_generic_plan as $$
@@ -221,10 +223,8 @@ declare
     v_fresh      headrace_internal.scanned;
     v_batch      headrace_internal.batch;
     v_few        headrace_internal.batch;
-    v_room       int;
-    v_bytes      bigint := p_bytes;
+    v_request    headrace_internal.read_request;
     v_lowest     bigint;
-    v_distinct_keys  boolean;
 begin
     if current_setting('transaction_isolation') <> 'read committed' or pg_current_xact_id_if_assigned() is not null or pg_is_in_recovery() then
         perform headrace_internal.refuse_lease();
@@ -250,7 +250,6 @@ begin
     v_stream := v_state.stream;
     v_before := v_state.cursor;
     v_cursor := v_before;
-    v_distinct_keys := p_shares is not null and v_consumer.ordered;
     v_batch.version := v_consumer.version;
     v_batch.looked_at := 0;
     v_batch.more := false;
@@ -283,13 +282,13 @@ begin
     end if;
 
     -- Mostly a consumer is up to date, or the caller wants few messages, and nothing is in its way.
-    if (v_last_drawn - v_cursor.position < headrace_internal.few_messages() or p_limit <= headrace_internal.few_messages())
+    if (v_last_drawn - v_cursor.position < headrace_internal.few_messages() or p_bounds.messages <= headrace_internal.few_messages())
        and v_cursor.holes = '{}' and v_cursor.frozen = '{}' and v_cursor.replay_floor is null
        and not headrace_internal.must_tend_mark(v_cursor.position, v_cursor.settled, v_cursor.mark_stamp, v_cursor.mark)
-       and v_consumer.rate_limit is null
+       and v_consumer.rate_limit is null and p_bounds.bytes > headrace_internal.few_messages() * 8192
        and (v_last_drawn <= v_cursor.position
             or v_consumer.condition = 'true' and not v_stream.one_message_per_key and v_cursor.parked_room > 0) then
-        v_few := headrace_internal.lease_few(v_consumer, v_stream.id, v_cursor, p_owner, p_limit, p_bytes, p_now, p_shares, p_cached, v_last_drawn);
+        v_few := headrace_internal.lease_few(v_consumer, v_cursor, p_owner, p_bounds.messages, p_shares, p_cached, v_last_drawn, p_now);
         if v_few.version is not null then
             v_few.history := v_batch.history;
             v_few.timeline := v_batch.timeline;
@@ -301,8 +300,8 @@ begin
     -- busy with.
     v_leases := headrace_internal.live_leases(v_consumer, v_stream, v_cursor.lease_floor, p_owner, p_now);
     v_batch.due_in := v_leases.due_in;
-    v_room := least(p_limit, v_consumer.max_ack_pending - v_leases.held);
-    if v_room <= 0 then
+    v_request.messages := least(p_bounds.messages, v_consumer.max_ack_pending - v_leases.held);
+    if v_request.messages <= 0 then
         return v_batch;
     end if;
     if v_consumer.rate_limit is not null then
@@ -312,17 +311,23 @@ begin
             v_cursor.version := v_before.version + 1;
             v_before := v_cursor;
         end if;
-        v_bucket := headrace_internal.grant_tokens(v_consumer, v_cursor, v_room, p_now);
-        v_room := v_bucket.granted;
-        if v_room = 0 then
+        v_bucket := headrace_internal.grant_tokens(v_consumer, v_cursor, v_request.messages, p_now);
+        v_request.messages := v_bucket.granted;
+        if v_bucket.granted = 0 then
             v_batch.due_in := least(v_batch.due_in, headrace_internal.seconds_until_token(v_consumer, v_bucket.tokens));
             return v_batch;
         end if;
     end if;
 
+    v_request.scan_limit := p_bounds.scan_limit;
+    v_request.bytes := p_bounds.bytes;
+    v_request.busy := v_leases.busy;
+    v_request.cached := p_cached;
+    v_request.distinct_keys := p_shares is not null and v_consumer.ordered;
+
     -- 2. Holes: determine whether a transaction that can fill them has ended.
     if v_cursor.holes <> '{}' or v_cursor.frozen <> '{}' then
-        v_holes := headrace_internal.find_ended_holders(v_cursor, p_scan_limit);
+        v_holes := headrace_internal.find_ended_holders(v_cursor, p_bounds.scan_limit);
         v_cursor := v_holes.cursor;
         v_until := v_holes.until;
     end if;
@@ -342,30 +347,29 @@ begin
     end if;
     if v_parked.ready is not null or v_parked.due_at is not null or v_parked.lowest is not null and v_holes.search
        or v_cursor.replay_floor is not null or v_cursor.parked_room <= 0 then
-        v_due := headrace_internal.take_parked(v_consumer, v_stream, v_cursor, v_parked, v_holes.search, v_until, v_room, p_scan_limit, p_bytes,
-                                      v_leases.busy, v_distinct_keys, p_cached, p_now);
+        v_due := headrace_internal.take_parked(v_consumer, v_stream, v_cursor, v_parked, v_holes.search, v_until, v_request, p_now);
         v_cursor := v_due.cursor;
         v_parked := v_due.parked;
         v_until := v_due.until;
-        v_room := v_room - coalesce(cardinality(v_due.seqs), 0);
-        v_bytes := v_bytes - v_due.bytes;
+        v_request.messages := v_request.messages - coalesce(cardinality(v_due.seqs), 0);
+        v_request.bytes := v_request.bytes - v_due.bytes;
         v_batch.due_in := least(v_batch.due_in, extract(epoch from v_parked.due_next - p_now));
-        if v_stream.one_message_per_key or v_distinct_keys then
-            v_leases.busy := v_leases.busy || v_due.hashes;
+        if v_stream.one_message_per_key or v_request.distinct_keys then
+            v_request.busy := v_request.busy || v_due.hashes;
         end if;
     end if;
 
     -- 4. Late arrivals and fresh messages. A full window of parked messages stops reading ahead. But if there were more
     -- late arrivals than one search takes in, the parked messages wait for them, so those are read.
-    if v_room > 0 and v_bytes > 0 and v_cursor.replay_floor is null and (v_cursor.parked_room > 0 or v_until is not null) then
-        v_fresh := headrace_internal.read_ahead(v_consumer, v_stream, v_cursor, v_holes.search, v_holes.in_progress, v_holes.until,
-                                       v_until is not null, v_parked.lowest is not null, v_parked.blocked is not null,
-                                       v_room, p_scan_limit, v_bytes, v_leases.busy, v_distinct_keys, p_cached, v_last_drawn, p_now);
+    if v_request.messages > 0 and v_request.bytes > 0 and v_cursor.replay_floor is null and (v_cursor.parked_room > 0 or v_until is not null) then
+        v_request.parked := v_parked.lowest is not null;
+        v_request.blocked := v_parked.blocked is not null;
+        v_fresh := headrace_internal.read_ahead(v_consumer, v_stream, v_cursor, v_holes, v_until is not null, v_request, v_last_drawn, p_now);
         v_cursor := v_fresh.cursor;
         v_batch.looked_at := coalesce(v_fresh.looked_at, 0);
         v_batch.more := v_fresh.more or coalesce(v_fresh.full_up, false) or v_until is not null;
     else
-        v_batch.more := v_room <= 0 or v_bytes <= 0 or v_cursor.replay_floor is not null and v_cursor.parked_room > 0;
+        v_batch.more := v_request.messages <= 0 or v_request.bytes <= 0 or v_cursor.replay_floor is not null and v_cursor.parked_room > 0;
     end if;
     -- Expired messages took the places of others that are due.
     v_batch.more := v_batch.more or coalesce(v_due.removed > coalesce(cardinality(v_due.seqs), 0), false);
@@ -390,8 +394,8 @@ begin
                 values (p_consumer, v_batch.lease_id, p_owner, p_now, p_now + v_consumer.ack_wait, cardinality(v_batch.seqs),
                         v_lowest, v_batch.seqs, v_due.hashes || v_fresh.hashes, v_batch.attempts, v_batch.crashes);
         else
-            v_batch.lease_ids := headrace_internal.lease_shares(p_consumer, v_batch.seqs, v_due.hashes || v_fresh.hashes, v_batch.attempts,
-                                                       v_batch.crashes, p_shares, v_lowest, p_now, p_now + v_consumer.ack_wait);
+            v_batch.lease_ids := headrace_internal.lease_shares(v_consumer, v_batch.seqs, v_due.hashes || v_fresh.hashes, v_batch.attempts,
+                                                       v_batch.crashes, p_shares, v_lowest, p_now);
             v_batch.lease_id := v_batch.lease_ids[1];
             v_leases.floor := coalesce(v_leases.floor, (select min(id) from unnest(v_batch.lease_ids) as id));
         end if;

@@ -30,10 +30,10 @@ language sql immutable as $$
     select case when p_in_flight then least(p_due_in, 0.001) else p_due_in end
 $$;
 
--- p_stream: its id. The other parameters: see headrace_internal.lease.
+-- The parameters: see headrace_internal.lease.
 create or replace function headrace_internal.lease_few(
-    p_consumer headrace_internal.consumers, p_stream int, p_cursor headrace_internal.cursors, p_owner uuid, p_limit int, p_bytes bigint,
-    p_now timestamptz, p_shares int[], p_cached int8multirange, p_last_drawn bigint
+    p_consumer headrace_internal.consumers, p_cursor headrace_internal.cursors, p_owner uuid, p_limit int, p_shares int[],
+    p_cached int8multirange, p_last_drawn bigint, p_now timestamptz
 ) returns headrace_internal.batch
 language plpgsql as $$
 declare
@@ -59,7 +59,7 @@ begin
             from headrace_internal.leases where consumer_id = p_consumer.id and lease_id >= p_cursor.lease_floor) as l
         left join (
             select relation from headrace_internal.segments
-            where stream_id = p_stream and lower <= p_cursor.position + 1
+            where stream_id = p_consumer.stream_id and lower <= p_cursor.position + 1
               and coalesce(upper > least(p_last_drawn, p_cursor.position + c_few), true)
             order by lower desc limit 1) as s on true;
     if v_state.parked is not null or v_state.due_in <= 0 or headrace_internal.is_ahead(v_state.latest - p_consumer.ack_wait, p_now) then
@@ -74,7 +74,7 @@ begin
         end if;
         return headrace_internal.empty_batch(p_consumer.version, v_state.due_in);
     end if;
-    if v_state.blocked is not null or v_state.relation is null or p_bytes <= c_few * c_page then
+    if v_state.blocked is not null or v_state.relation is null then
         return null;
     end if;
     if v_state.others and p_consumer.ordered then
@@ -150,8 +150,7 @@ begin
             values (p_consumer.id, v_batch.lease_id, p_owner, p_now, p_now + p_consumer.ack_wait, v_batch.looked_at,
                     v_batch.seqs[1], v_batch.seqs, v_hashes);
     else
-        v_batch.lease_ids := headrace_internal.lease_shares(p_consumer.id, v_batch.seqs, v_hashes, null, null, p_shares, v_batch.seqs[1],
-                                                   p_now, p_now + p_consumer.ack_wait);
+        v_batch.lease_ids := headrace_internal.lease_shares(p_consumer, v_batch.seqs, v_hashes, null, null, p_shares, v_batch.seqs[1], p_now);
         v_batch.lease_id := (select min(id) from unnest(v_batch.lease_ids) as id);
     end if;
     if v_batch.lease_id < p_cursor.lease_floor then

@@ -10,6 +10,18 @@
 --   leased --retry, expiry--> parked, due later   ... or, after max_deliver attempts: dead | blocked | dropped
 --   leased --reject, invalid--> dead
 
+-- A message that its lease returns. outcome: 'retry', 'release', 'reject' or 'invalid'. crashes: how often in a row it has
+-- crashed by now. delay: seconds until it may be delivered again, or null for now.
+create type headrace_internal.returned_message as (
+    seq bigint, hash bigint, attempts int, crashes int, outcome text, delay float8, error text, error_type text, traceback text
+);
+
+-- Return a message of a lease as one that is released. attempt and crash are as in the lease.
+create or replace function headrace_internal.released(p_seq bigint, p_hash bigint, p_attempt int, p_crash int) returns headrace_internal.returned_message
+language sql immutable as $$
+    select row(p_seq, p_hash, coalesce(p_attempt, 1), coalesce(p_crash, 0), 'release', null, null, null, null)::headrace_internal.returned_message
+$$;
+
 -- Expire the leases past their time, and with them every lease of their owners. An owner may hold a run of one key
 -- across several leases, and parts of a run must not go to another owner while it works on the rest. So an owner also
 -- keeps all its leases, for now, if one of them is locked. A lease locked by a settle is left to the settle, and a
@@ -25,7 +37,7 @@ create or replace function headrace_internal.expire_leases(
 language plpgsql as $$
 declare
     v_leases  bigint[];
-    v_back    record;
+    v_back    headrace_internal.returned_message[];
 begin
     with late as materialized (
         select lease_id, owner from headrace_internal.leases
@@ -55,32 +67,27 @@ begin
         where m.seq > 0     -- a hold has no messages, see check_in.sql
           and (ended.lease_id, m.seq) not in (select * from headrace_internal.acked_messages(p_consumer.id, v_leases))
     )
-    select array_agg(seq) as seqs, array_agg(hash) as hashes, array_agg(attempt) as attempts,
-           array_agg(case when counts then crash + 1 else crash end) as crashes,
-           array_agg(case when counts then 'retry' else 'release' end) as outcomes,
-           array_agg(format('The lease expired: the process that worked on it died, froze, or lost its connection, %s in a row.',
-                            headrace_internal.count_of(crash + 1, 'time'))) as errors, array_agg('LeaseExpired'::text) as error_types
+    select array_agg(row(
+               seq, hash, attempt, case when counts then crash + 1 else crash end, case when counts then 'retry' else 'release' end, null,
+               format('The lease expired: the process that worked on it died, froze, or lost its connection, %s in a row.',
+                      headrace_internal.count_of(crash + 1, 'time')), 'LeaseExpired', null)::headrace_internal.returned_message)
         into v_back from held;
-    perform headrace_internal.put_back(p_consumer, p_stream, v_back.seqs, v_back.hashes, v_back.attempts, v_back.crashes, v_back.outcomes,
-                              null, v_back.errors, v_back.error_types, null, p_now);
+    perform headrace_internal.put_back(p_consumer, p_stream, v_back, p_now);
     perform headrace_internal.delete_ended_acks(p_consumer.id, v_leases);
 end $$;
 
 -- Park messages again, or store them as dead letters.
--- p_outcomes: 'retry', 'release', 'reject' or 'invalid' for each message. p_crashes: how often in a row it has
--- crashed by now.
--- p_delays: seconds until it may be delivered again, or null for now. p_since: when their leases were given. No
--- message is due before that, since it would be below the cursor's due_floor, even if clocks differ.
+-- p_since: when their leases were given. No message is due before that, since it would be below the cursor's due_floor,
+-- even if clocks differ.
 create or replace function headrace_internal.put_back(
-    p_consumer headrace_internal.consumers, p_stream headrace_internal.streams, p_seqs bigint[], p_hashes bigint[], p_attempts int[],
-    p_crashes int[], p_outcomes text[], p_delays float8[], p_errors text[], p_error_types text[], p_tracebacks text[], p_now timestamptz,
+    p_consumer headrace_internal.consumers, p_stream headrace_internal.streams, p_messages headrace_internal.returned_message[], p_now timestamptz,
     p_since timestamptz default '-infinity'
 ) returns void
 language plpgsql as $$
 declare
     v_dead  boolean;
 begin
-    if p_seqs is null then
+    if p_messages is null then
         return;
     end if;
     perform headrace_internal.lock_out_erasures(p_stream.id);
@@ -88,22 +95,22 @@ begin
         select p_consumer.id, seq, hash,
                case outcome when 'release' then attempts - 1 else attempts end, crashes,
                case when delay is null then '-infinity' else greatest(p_now + make_interval(secs => delay), p_since) end, delay
-        from unnest(p_seqs, p_hashes, p_attempts, p_crashes, p_outcomes, p_delays) as m(seq, hash, attempts, crashes, outcome, delay)
+        from unnest(p_messages) as m
         where (outcome = 'release' or outcome = 'retry' and (p_consumer.max_deliver = -1 or attempts < p_consumer.max_deliver))
           and not headrace_internal.is_erased(p_stream.id, seq)
         -- One that is to be delivered again may be parked already: it is retried as it would be otherwise.
         on conflict (consumer_id, seq) do update set attempts = excluded.attempts, crashes = excluded.crashes, due_at = excluded.due_at;
     if p_stream.one_message_per_key then
         -- An outdated message must not hold up a newer message of its key, which may be parked behind it.
-        perform headrace_internal.delete_outdated_parked(p_consumer.id, p_stream, p_hashes, (select min(seq) from unnest(p_seqs) as seq));
+        perform headrace_internal.delete_outdated_parked(p_consumer.id, p_stream, array(select hash from unnest(p_messages)),
+                                                         (select min(seq) from unnest(p_messages)));
     end if;
 
     select coalesce(bool_or(outcome in ('reject', 'invalid')
                             or outcome = 'retry' and p_consumer.max_deliver <> -1 and attempts >= p_consumer.max_deliver), false)
-        into v_dead from unnest(p_outcomes, p_attempts) as m(outcome, attempts);
+        into v_dead from unnest(p_messages);
     if v_dead then
-        perform headrace_internal.insert_dead_letters(p_consumer, p_stream, p_seqs, p_hashes, p_attempts, p_outcomes, p_errors, p_error_types,
-                                                     p_tracebacks, p_now);
+        perform headrace_internal.insert_dead_letters(p_consumer, p_stream, p_messages, p_now);
     end if;
 end $$;
 
@@ -126,10 +133,9 @@ begin
 end $$;
 
 -- Store those of these messages as dead letters that were rejected, are invalid, or failed too often, unless the
--- consumer drops the latter. The parameters: see headrace_internal.put_back.
+-- consumer drops the latter.
 create or replace function headrace_internal.insert_dead_letters(
-    p_consumer headrace_internal.consumers, p_stream headrace_internal.streams, p_seqs bigint[], p_hashes bigint[], p_attempts int[],
-    p_outcomes text[], p_errors text[], p_error_types text[], p_tracebacks text[], p_now timestamptz
+    p_consumer headrace_internal.consumers, p_stream headrace_internal.streams, p_messages headrace_internal.returned_message[], p_now timestamptz
 ) returns void
 language plpgsql as $$
 declare
@@ -139,28 +145,27 @@ begin
         with failed as materialized (
             select seq, hash, attempts, error, error_type, traceback,
                    case outcome when 'reject' then 'rejected' when 'invalid' then 'invalid' else 'exhausted' end as reason
-            from unnest($1, $2, $3, $4, $5, $11, $6) as m(seq, hash, attempts, outcome, error, error_type, traceback)
-            where outcome in ('reject', 'invalid') or outcome = 'retry' and $7 <> -1 and attempts >= $7
+            from unnest($1)
+            where outcome in ('reject', 'invalid') or outcome = 'retry' and $2 <> -1 and attempts >= $2
         ), dead as materialized (
             -- Of a message that is no longer in its stream nothing is left to keep, and it must not block its key: nobody could
             -- free it. Only the count says that it was there.
-            select * from failed join %s as message using (seq) where reason <> 'exhausted' or $9 <> 'drop'
+            select * from failed join %s as message using (seq) where reason <> 'exhausted' or $4 <> 'drop'
         ), kept as (
             insert into headrace_internal.dead_letters (consumer_id, seq, key_hash, key, data, headers, created_at, attempts, reason,
                                                error, error_type, traceback, blocks, died_at)
-            select $8, seq, hash, key, data, headers, created_at, attempts, reason, left(error, 2000), left(error_type, 500), left(traceback, 16000),
-                   reason = 'exhausted' and $9 = 'block', $10
+            select $3, seq, hash, key, data, headers, created_at, attempts, reason, left(error, 2000), left(error_type, 500), left(traceback, 16000),
+                   reason = 'exhausted' and $4 = 'block', $5
             from dead order by seq      -- as a redrive locks them
             on conflict (consumer_id, seq) do update
                 set attempts = excluded.attempts, reason = excluded.reason, error = excluded.error,
                     error_type = excluded.error_type, traceback = excluded.traceback, blocks = excluded.blocks, died_at = excluded.died_at
         )
         select count(*) as count, min(seq) as lowest, max(seq) as highest from failed
-        where (reason <> 'exhausted' or $9 <> 'drop') and seq not in (select seq from dead) and not headrace_internal.is_erased($12, seq)
-        $sql$, headrace_internal.table_of_range(p_stream, (select min(seq) from unnest(p_seqs) as seq), (select max(seq) from unnest(p_seqs) as seq)))
+        where (reason <> 'exhausted' or $4 <> 'drop') and seq not in (select seq from dead) and not headrace_internal.is_erased($6, seq)
+        $sql$, headrace_internal.table_of_range(p_stream, (select min(seq) from unnest(p_messages)), (select max(seq) from unnest(p_messages))))
         into v_removed
-        using p_seqs, p_hashes, p_attempts, p_outcomes, p_errors, p_tracebacks, p_consumer.max_deliver, p_consumer.id,
-              p_consumer.on_exhausted, p_now, p_error_types, p_stream.id;
+        using p_messages, p_consumer.max_deliver, p_consumer.id, p_consumer.on_exhausted, p_now, p_stream.id;
     -- With one message per key, a newer message has replaced it and is delivered.
     if v_removed.count > 0 and not p_stream.one_message_per_key then
         perform headrace_internal.record_gap(p_consumer.id, v_removed.count, v_removed.lowest, v_removed.highest + 1, p_now);

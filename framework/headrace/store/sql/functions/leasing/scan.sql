@@ -24,25 +24,25 @@ create type headrace_internal.scanned as (
 -- Among the reads this may come last, because what has been parked meanwhile belongs to keys that were busy. Each key
 -- is looked up once.
 create or replace function headrace_internal.must_wait(
-    p_hashes bigint[], p_cursor headrace_internal.cursors, p_busy bigint[], p_parked boolean, p_blocked boolean, p_distinct_keys boolean
+    p_hashes bigint[], p_cursor headrace_internal.cursors, p_request headrace_internal.read_request
 ) returns boolean[]
 language plpgsql as $$
 declare
     v_waiting   bigint[];
     v_waits  boolean[];
 begin
-    if not p_parked and not p_blocked and not p_distinct_keys and not p_hashes && p_busy then
+    if not p_request.parked and not p_request.blocked and not p_request.distinct_keys and not p_hashes && p_request.busy then
         return null;
     end if;
-    v_waiting := array(select distinct hash from unnest(p_hashes) as hash where hash in (select unnest(p_busy)));
-    if p_parked or p_blocked then
+    v_waiting := array(select distinct hash from unnest(p_hashes) as hash where hash in (select unnest(p_request.busy)));
+    if p_request.parked or p_request.blocked then
         v_waiting := v_waiting || headrace_internal.filter_waiting_keys(
-            array(select distinct unnest(p_hashes)), p_cursor.consumer_id, p_parked, p_blocked, p_cursor.parked_floor, p_cursor.blocked_floor);
+            array(select distinct unnest(p_hashes)), p_cursor.consumer_id, p_request.parked, p_request.blocked, p_cursor.parked_floor, p_cursor.blocked_floor);
     end if;
-    if v_waiting = '{}' and (select count(*) = count(distinct hash) or not p_distinct_keys from unnest(p_hashes) as hash) then
+    if v_waiting = '{}' and (select count(*) = count(distinct hash) or not p_request.distinct_keys from unnest(p_hashes) as hash) then
         return null;
     end if;
-    select array_agg(hash in (select unnest(v_waiting)) or p_distinct_keys and times > 1 order by place)
+    select array_agg(hash in (select unnest(v_waiting)) or p_request.distinct_keys and times > 1 order by place)
         into v_waits
         from (
             select hash, place, row_number() over (partition by hash order by place) as times
@@ -138,24 +138,23 @@ end $$;
 
 -- Scan in the general case. p_fresh, p_arrived: as in headrace_internal.scan_usual. The other parameters: see headrace_internal.scan.
 create or replace function headrace_internal.scan_general(
-    p_fresh text, p_arrived text, p_consumer headrace_internal.consumers, p_cursor headrace_internal.cursors, p_limit int, p_scan_limit int,
-    p_bytes bigint, p_busy bigint[], p_parked boolean, p_blocked boolean, p_distinct_keys boolean, p_cached int8multirange,
-    p_until bigint
+    p_fresh text, p_arrived text, p_consumer headrace_internal.consumers, p_cursor headrace_internal.cursors,
+    p_request headrace_internal.read_request, p_until bigint
 ) returns headrace_internal.scanned
 language plpgsql as $$
 declare
     v_waits   text := '';       -- the cases in which a message must wait
     v_result  headrace_internal.scanned;
 begin
-    if p_consumer.ordered and p_busy is not null then
+    if p_consumer.ordered and p_request.busy is not null then
         v_waits := v_waits || 'when hash = any ($5) then ''waiting'' ';
     end if;
-    if p_consumer.ordered and (p_parked or p_blocked) then
+    if p_consumer.ordered and (p_request.parked or p_request.blocked) then
         v_waits := v_waits || format(
             'when hash in (select unnest(headrace_internal.filter_waiting_keys(
-                array(select distinct hash from looked where wanted), $4, %L, %L, $6, $10))) then ''waiting'' ', p_parked, p_blocked);
+                array(select distinct hash from looked where wanted), $4, %L, %L, $6, $10))) then ''waiting'' ', p_request.parked, p_request.blocked);
     end if;
-    if p_distinct_keys then
+    if p_request.distinct_keys then
         v_waits := v_waits || 'when row_number() over (partition by hash order by seq) > 1 then ''waiting'' ';
     end if;
     -- The columns of unwanted messages are not carried along. With a selective condition that is nearly all messages.
@@ -209,25 +208,17 @@ begin
              when p_arrived is null then p_fresh else format('(%s) union all (%s) order by seq limit $2', p_arrived, p_fresh) end,
         headrace_internal.payload_bytes())
         into v_result
-        using p_cursor.position, p_scan_limit, p_bytes, p_consumer.id, p_busy, p_cursor.parked_floor, p_cursor.holes, p_limit,
-              p_cached, p_cursor.blocked_floor;
+        using p_cursor.position, p_request.scan_limit, p_request.bytes, p_consumer.id, p_request.busy, p_cursor.parked_floor, p_cursor.holes, p_request.messages,
+              p_request.cached, p_cursor.blocked_floor;
     return v_result;
 end $$;
 
 -- Read late arrivals and fresh messages.
--- p_limit: how many messages may be delivered
--- p_scan_limit: how many messages may be examined. It bounds the cost of a selective filter or a hot key.
--- p_bytes: the scan stops once the payloads exceed this size
--- p_busy: the hashes of keys that other owners hold, or null
--- p_parked, p_blocked: whether any message is parked, or any key blocked, that must be looked up
--- p_distinct_keys: at most one message of each key is delivered, and the others wait
--- p_cached: the caller has the contents of these messages, so their key, data, headers and created_at are left out
 -- p_search: whether there can be late arrivals
 -- p_until: read only late arrivals, up to this seq, and nothing fresh
 create or replace function headrace_internal.scan(
     p_consumer headrace_internal.consumers, p_stream headrace_internal.streams, p_cursor headrace_internal.cursors,
-    p_limit int, p_scan_limit int, p_bytes bigint, p_busy bigint[], p_parked boolean, p_blocked boolean,
-    p_distinct_keys boolean, p_cached int8multirange, p_search boolean, p_until bigint
+    p_request headrace_internal.read_request, p_search boolean, p_until bigint
 ) returns headrace_internal.scanned
 language plpgsql as $$
 declare
@@ -239,7 +230,8 @@ declare
     v_from      text;
     v_fresh     text;
     v_usual     boolean := p_consumer.condition = 'true' and p_until is null;
-    v_may_wait  boolean := p_consumer.ordered and (p_busy is not null or p_parked or p_blocked) or p_distinct_keys;
+    v_may_wait  boolean := p_consumer.ordered and (p_request.busy is not null or p_request.parked or p_request.blocked)
+                           or p_request.distinct_keys;
     v_waits     boolean[];
     v_result    headrace_internal.scanned;
 begin
@@ -265,9 +257,9 @@ begin
                                           and pg_column_compression(headers) is null as small %s', v_columns, v_from);
             v_result := headrace_internal.scan_usual(
                 v_fresh, v_relation, case when p_cursor.holes <> '{}' then headrace_internal.holes_query(p_stream, p_cursor.holes, 'seq', '$5', '1') end,
-                p_cursor.position, p_cursor.holes, p_limit, p_bytes, p_cached);
+                p_cursor.position, p_cursor.holes, p_request.messages, p_request.bytes, p_request.cached);
             if v_may_wait and v_result.looked_at > 0 then
-                v_waits := headrace_internal.must_wait(v_result.hashes, p_cursor, p_busy, p_parked, p_blocked, p_distinct_keys);
+                v_waits := headrace_internal.must_wait(v_result.hashes, p_cursor, p_request);
                 -- When more than half of them must wait, run the general statement, which looks farther.
                 if v_result.more and cardinality(array_positions(v_waits, true)) * 2 > v_result.looked_at then
                     v_result := null;
@@ -281,7 +273,7 @@ begin
             v_result := headrace_internal.scan_general(
                 v_fresh, case when p_cursor.holes <> '{}' then headrace_internal.holes_query(
                     p_stream, p_cursor.holes, format('seq, key, data, headers, created_at, (%s) as wanted', p_consumer.condition), '$7', '$2') end,
-                p_consumer, p_cursor, p_limit, p_scan_limit, p_bytes, p_busy, p_parked, p_blocked, p_distinct_keys, p_cached, p_until);
+                p_consumer, p_cursor, p_request, p_until);
         end if;
 
         if p_until is not null then
@@ -305,23 +297,21 @@ end $$;
 
 -- Read ahead: scan, compute the next cursor, and park the messages that must wait.
 --
--- p_search, p_in_progress, p_until: of headrace_internal.hole_search. p_more_late: whether there are more late arrivals than
--- one search takes in. p_parked, p_blocked: whether any message is parked or any key is blocked. p_last_drawn: see
--- headrace_internal.advance_cursor. The other parameters: see headrace_internal.scan.
+-- p_more_late: whether there are more late arrivals than one search takes in. p_last_drawn: the last seq that was drawn,
+-- read before this transaction had an xid, and before the sequence's settings were read.
 --
 -- A holder may end between the search for ended holders and the scan, and its messages may precede those that were
 -- read. Then the scan is repeated, with a search of its holes. If it holds frozen holes, nothing is read, and the next
 -- call returns those holes to the cursor.
 create or replace function headrace_internal.read_ahead(
-    p_consumer headrace_internal.consumers, p_stream headrace_internal.streams, p_cursor headrace_internal.cursors, p_search boolean, p_in_progress xid8[],
-    p_until bigint, p_more_late boolean, p_parked boolean, p_blocked boolean, p_limit int, p_scan_limit int, p_bytes bigint,
-    p_busy bigint[], p_distinct_keys boolean, p_cached int8multirange, p_last_drawn bigint, p_now timestamptz
+    p_consumer headrace_internal.consumers, p_stream headrace_internal.streams, p_cursor headrace_internal.cursors,
+    p_holes headrace_internal.hole_search, p_more_late boolean, p_request headrace_internal.read_request, p_last_drawn bigint, p_now timestamptz
 ) returns headrace_internal.scanned
 language plpgsql as $$
 declare
     v_next         headrace_internal.cursors := p_cursor;
-    v_search       boolean := coalesce(p_search, false);
-    v_scan_limit   int;
+    v_search       boolean := coalesce(p_holes.search, false);
+    v_wanted       headrace_internal.read_request := p_request;
     v_one_by_one   boolean;
     v_had_xid      boolean;
     v_waiting      headrace_internal.waiting_keys;
@@ -332,34 +322,36 @@ begin
     if p_cursor.mark is not null then
         v_next := headrace_internal.check_mark(v_next, p_stream.relation, pg_snapshot_xmin(pg_current_snapshot()), p_now);
     end if;
-    v_scan_limit := case when p_consumer.condition = 'true' and p_busy is null and not p_parked and not p_blocked and not p_distinct_keys
-                         then p_limit else greatest(p_limit, p_scan_limit) end;
+    v_wanted.scan_limit := case when p_consumer.condition = 'true' and p_request.busy is null and not p_request.parked and not p_request.blocked
+                                     and not p_request.distinct_keys
+                                then p_request.messages else greatest(p_request.messages, p_request.scan_limit) end;
     v_one_by_one := headrace_internal.draws_one_by_one(p_stream.sequence::regclass);
     v_had_xid := pg_current_xact_id_if_assigned() is not null;
-    if p_parked or p_blocked then
-        v_waiting := headrace_internal.waiting_keys(p_consumer, p_stream, p_cursor, p_parked, p_blocked);
+    if p_request.parked or p_request.blocked then
+        v_waiting := headrace_internal.waiting_keys(p_consumer, p_stream, p_cursor, p_request.parked, p_request.blocked);
+        v_wanted.busy := p_request.busy || v_waiting.hashes;
+        v_wanted.parked := coalesce(v_waiting.parked, false);
+        v_wanted.blocked := coalesce(v_waiting.blocked, false);
     end if;
     loop
-        v_scanned := headrace_internal.scan(p_consumer, p_stream, p_cursor, p_limit, v_scan_limit, p_bytes, p_busy || v_waiting.hashes,
-                                   coalesce(v_waiting.parked, false), coalesce(v_waiting.blocked, false), p_distinct_keys, p_cached,
-                                   v_search, p_until);
+        v_scanned := headrace_internal.scan(p_consumer, p_stream, p_cursor, v_wanted, v_search, p_holes.until);
         if not v_unexpired and headrace_internal.may_expire(v_scanned.headers) then
             v_found := cardinality(v_scanned.seqs);
             v_scanned := headrace_internal.without_expired(v_scanned, p_now);
             -- When more than half of them have expired, run the general statement, which looks farther.
             if (v_scanned.more or v_scanned.full_up) and coalesce(cardinality(v_scanned.seqs), 0) * 2 < v_found then
                 p_consumer.condition := headrace_internal.unexpired(p_consumer.condition, p_now);
-                v_scan_limit := greatest(p_limit, p_scan_limit);
+                v_wanted.scan_limit := greatest(p_request.messages, p_request.scan_limit);
                 v_unexpired := true;
                 continue;
             end if;
         end if;
-        exit when p_in_progress is null or p_more_late;
-        p_in_progress := array(select pg_snapshot_xip(v_scanned.snapshot));
-        exit when v_search or p_cursor.holes = '{}' or (p_cursor.holders <@ p_in_progress) is true;
+        exit when p_holes.in_progress is null or p_more_late;
+        p_holes.in_progress := array(select pg_snapshot_xip(v_scanned.snapshot));
+        exit when v_search or p_cursor.holes = '{}' or (p_cursor.holders <@ p_holes.in_progress) is true;
         v_search := true;
     end loop;
-    if p_in_progress is not null and not p_more_late and not p_cursor.frozen <@ p_in_progress then
+    if p_holes.in_progress is not null and not p_more_late and not p_cursor.frozen <@ p_holes.in_progress then
         v_scanned := null;
         v_scanned.more := true;
         v_scanned.cursor := p_cursor;
@@ -369,12 +361,15 @@ begin
        and v_scanned.position - p_cursor.settled < headrace_internal.mark_interval() then
         v_next.position := v_scanned.position;      -- all that headrace_internal.advance_cursor would do
     else
-        v_next := headrace_internal.advance_cursor(v_next, v_scanned.position, v_scanned.missing, v_scanned.late, v_search,
-                                          v_scanned.holes_searched, v_scanned.snapshot, p_last_drawn, v_one_by_one, v_had_xid);
+        if v_scanned.late is not null then
+            v_next.holes := v_next.holes - v_scanned.late;
+        end if;
+        v_next := headrace_internal.advance_cursor(v_next, v_scanned.position, v_scanned.missing, v_search, v_scanned.holes_searched, v_scanned.snapshot,
+                                          case when v_one_by_one then p_last_drawn end, v_had_xid);
     end if;
     v_next.parked_room := v_next.parked_room - v_scanned.looked_at;
     v_scanned.cursor := v_next;
-    if p_stream.one_message_per_key and p_parked and v_scanned.looked_at > 0 then
+    if p_stream.one_message_per_key and p_request.parked and v_scanned.looked_at > 0 then
         perform headrace_internal.delete_outdated_parked(p_consumer.id, p_stream, v_scanned.hashes || v_scanned.waiting_hashes, p_cursor.parked_floor);
     end if;
     if v_scanned.waiting_seqs is not null then

@@ -295,16 +295,15 @@ end $$;
 -- Split the messages from p_first to p_last into at most p_partitions ranges of about the same number of messages, from
 -- the first segment on. Each query is complete, and every literal in it is quoted here (%L). So the reader passes no
 -- arguments, and can run it as COPY (…) TO STDOUT.
--- p_first: null for the first message that exists. p_uid: the uid of the stream as it was known before, null for any.
+-- p_first: null for the first message that exists. p_selection: {"filter", "where", "tests"}, see
+-- headrace_internal.selection_condition and headrace_internal.pushdown_condition. p_uid: the uid of the stream as it was known before, null for any.
 -- p_fail: whether to raise if messages at the beginning were removed, now and while the ranges are read. p_columns:
 -- which columns, and in which order.
 create or replace function headrace_internal.plan_ranges(
     p_stream      text,
     p_first       bigint,
     p_last        bigint,
-    p_filters     text[],
-    p_where       json,
-    p_tests       json,
+    p_selection   json,
     p_partitions  int,
     p_uid         uuid default null,
     p_fail        boolean default true,
@@ -330,7 +329,8 @@ begin
         -- greatest ignores null, so the floor is used
         v_first := greatest(v_first, headrace_internal.range_floor(v_stream) + 1);
     end if;
-    v_condition := concat_ws(' and ', nullif(headrace_internal.condition(p_filters, p_where), 'true'), nullif(headrace_internal.pushdown_condition(p_tests), 'true'));
+    v_condition := concat_ws(' and ', nullif(headrace_internal.selection_condition(p_selection), 'true'),
+                             nullif(headrace_internal.pushdown_condition(p_selection -> 'tests'), 'true'));
     select string_agg(case when name in ('data', 'headers') then format('%1$I::text as %1$I', name) else quote_ident(name) end, ', ' order by place)
         into v_columns from unnest(p_columns) with ordinality as c(name, place)
         where name in ('key', 'seq', 'headers', 'created_at', 'data');

@@ -2,11 +2,10 @@
 
 -- Return the SQL condition of the dead letters that match everything that is given.
 --
--- p_choice: {"seqs", "key", "reason", "error", "error_type", "since", "until"}, each optional. An empty error or
--- error_type selects those without one. since and until are times of death, until is exclusive. Nothing in it is
--- normalized: texts are equal, or they don't match.
--- p_filters, p_where: of the messages. Null for all.
-create or replace function headrace_internal.dead_letter_condition(p_choice json, p_filters text[], p_where json) returns text
+-- p_choice: {"seqs", "key", "filter", "where", "reason", "error", "error_type", "since", "until"}, each optional. An empty
+-- error or error_type selects those without one. since and until are times of death, until is exclusive. Texts are equal,
+-- or they don't match. filter and where: see headrace_internal.selection_condition.
+create or replace function headrace_internal.dead_letter_condition(p_choice json) returns text
 language sql stable as $$
     select concat_ws(' and ',
         -- The bounds are for the planner. Without them it reads all dead letters of the consumer, by any of its indexes.
@@ -19,18 +18,17 @@ language sql stable as $$
         case p_choice ->> 'error' when '' then 'error is null' else 'error = ' || quote_literal(p_choice ->> 'error') end,
         'died_at >= ' || quote_literal(p_choice ->> 'since') || '::timestamptz',
         'died_at < ' || quote_literal(p_choice ->> 'until') || '::timestamptz',
-        case when p_filters is not null or p_where is not null
-             then '(' || headrace_internal.condition(coalesce(p_filters, '{>}'), p_where) || ')' else 'true' end)
+        '(' || headrace_internal.selection_condition(p_choice) || ')')
 $$;
 
 -- List a consumer's dead letters that match, with a seq above p_above, in the order of seq.
 --
--- p_choice, p_filters, p_where: which ones, see headrace_internal.dead_letter_condition.
+-- p_choice: which ones, see headrace_internal.dead_letter_condition.
 -- p_below, p_newest: the last p_limit of them below this seq, in descending order. p_bytes: until their size as text
 -- exceeds this.
 -- Granted: consume
 create or replace function headrace_internal.dead_letter_page(
-    p_consumer int, p_choice json, p_filters text[], p_where json, p_above bigint, p_limit int,
+    p_consumer int, p_choice json, p_above bigint, p_limit int,
     p_below bigint default null, p_newest boolean default false, p_bytes bigint default null
 ) returns setof headrace_internal.dead_letters
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
@@ -40,7 +38,7 @@ declare
 begin
     for v_letter in execute format(
         'select * from headrace_internal.dead_letters where consumer_id = $1 and seq > $2 and seq < $4 and %s order by seq %s limit $3',
-        headrace_internal.dead_letter_condition(p_choice, p_filters, p_where), case when p_newest then 'desc' else '' end)
+        headrace_internal.dead_letter_condition(p_choice), case when p_newest then 'desc' else '' end)
         using p_consumer, p_above, p_limit, coalesce(p_below, 9223372036854775807)
     loop
         return next v_letter;
@@ -56,7 +54,7 @@ end $$;
 -- without one.
 -- Granted: consume
 create or replace function headrace_internal.dead_letter_groups(
-    p_consumer int, p_by text, p_limit int, p_choice json default null, p_filters text[] default null, p_where json default null
+    p_consumer int, p_by text, p_limit int, p_choice json default null
 ) returns table (value text, messages bigint, first_died_at timestamptz, last_died_at timestamptz, lowest bigint, highest bigint)
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off set work_mem = '64MB' as $$
 begin
@@ -71,19 +69,19 @@ begin
         case p_by when 'type' then 'error_type' when 'error' then 'error' when 'reason' then 'reason' when 'key' then 'key'
                   when 'hour' then $c$date_trunc('hour', died_at at time zone 'UTC')$c$
                   when 'day' then $c$date_trunc('day', died_at at time zone 'UTC')$c$ end,
-        headrace_internal.dead_letter_condition(p_choice, p_filters, p_where))
+        headrace_internal.dead_letter_condition(p_choice))
         using p_consumer, p_limit;
 end $$;
 
 -- Return the seqs of the dead letters that match, see headrace_internal.dead_letter_condition.
-create or replace function headrace_internal.chosen_dead_letters(p_consumer int, p_choice json, p_filters text[], p_where json) returns bigint[]
+create or replace function headrace_internal.chosen_dead_letters(p_consumer int, p_choice json) returns bigint[]
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
     v_seqs  bigint[];
 begin
     execute format(
         'select coalesce(array_agg(seq), ''{}'') from headrace_internal.dead_letters where consumer_id = $1 and %s',
-        headrace_internal.dead_letter_condition(p_choice, p_filters, p_where)) into v_seqs using p_consumer;
+        headrace_internal.dead_letter_condition(p_choice)) into v_seqs using p_consumer;
     return v_seqs;
 end $$;
 
@@ -95,11 +93,11 @@ end $$;
 --
 -- If retention has removed a dead letter's message, it can't be delivered. It stays, and isn't counted. (In a stream
 -- with one message per key, a newer message may have replaced it, and that one is delivered in any case.)
--- p_choice, p_filters, p_where: which dead letters, see headrace_internal.dead_letter_condition. p_dry_run: only count.
+-- p_choice: which dead letters, see headrace_internal.dead_letter_condition. p_dry_run: only count.
 -- Returns the number of dead letters.
 -- Granted: admin
 create or replace function headrace_internal.redrive_chosen(
-    p_consumer int, p_choice json default null, p_filters text[] default null, p_where json default null, p_dry_run boolean default false
+    p_consumer int, p_choice json default null, p_dry_run boolean default false
 ) returns bigint
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
 declare
@@ -117,7 +115,7 @@ begin
     end if;
     select * into v_consumer from headrace_internal.consumers where id = p_consumer;
     select * into v_stream from headrace_internal.streams where id = v_consumer.stream_id;
-    v_seqs := headrace_internal.chosen_dead_letters(p_consumer, p_choice, p_filters, p_where);
+    v_seqs := headrace_internal.chosen_dead_letters(p_consumer, p_choice);
     -- The keys are looked up one by one, since thousands of dead letters of other keys may block these.
     v_seqs := array(
         select unnest(v_seqs)
@@ -171,11 +169,11 @@ begin
 end $$;
 
 -- Delete dead letters. A blocked key continues after the last message that blocked it.
--- p_choice, p_filters, p_where: which dead letters, see headrace_internal.dead_letter_condition. p_dry_run: only count.
+-- p_choice: which dead letters, see headrace_internal.dead_letter_condition. p_dry_run: only count.
 -- Returns the number of dead letters.
 -- Granted: admin
 create or replace function headrace_internal.discard_chosen(
-    p_consumer int, p_choice json default null, p_filters text[] default null, p_where json default null, p_dry_run boolean default false
+    p_consumer int, p_choice json default null, p_dry_run boolean default false
 ) returns bigint
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
 declare
@@ -190,7 +188,7 @@ begin
     if not found then
         raise exception using errcode = 'HR002', message = 'The consumer no longer exists: declare it again.';
     end if;
-    v_seqs := headrace_internal.chosen_dead_letters(p_consumer, p_choice, p_filters, p_where);
+    v_seqs := headrace_internal.chosen_dead_letters(p_consumer, p_choice);
     if p_dry_run or v_seqs = '{}' then
         return cardinality(v_seqs);
     end if;

@@ -6,12 +6,11 @@
 --
 -- Dead letters that died after the job was created are left alone, so none of them is redriven twice by one job.
 
--- Create a job. p_choice, p_filters, p_where: which dead letters, see headrace_internal.dead_letter_condition. p_total: how many
--- these are, if it is known. p_by: who asks for it, null for the role.
+-- Create a job. p_choice: which dead letters, see headrace_internal.dead_letter_condition. p_total: how many these are, if it is
+-- known. p_by: who asks for it, null for the role.
 -- Granted: admin
 create or replace function headrace_internal.create_job(
-    p_stream text, p_name text, p_kind text, p_choice json, p_filters text[], p_where json, p_total bigint, p_by text,
-    p_now timestamptz default clock_timestamp()
+    p_stream text, p_name text, p_kind text, p_choice json, p_total bigint, p_by text, p_now timestamptz default clock_timestamp()
 ) returns uuid
 language plpgsql as $$
 declare
@@ -30,8 +29,8 @@ begin
         raise exception using errcode = 'HR006', message = format(
             '%s jobs wait or run already, which is the most: wait until some have ended, or cancel some.', c_most);
     end if;
-    insert into headrace_internal.jobs (kind, stream, consumer, consumer_id, choice, filters, filter_where, total, created_at, created_by)
-        values (p_kind, p_stream, p_name, v_consumer, p_choice, p_filters, p_where, p_total, p_now, coalesce(p_by, session_user))
+    insert into headrace_internal.jobs (kind, stream, consumer, consumer_id, choice, total, created_at, created_by)
+        values (p_kind, p_stream, p_name, v_consumer, p_choice, p_total, p_now, coalesce(p_by, session_user))
         returning uid into v_uid;
     return v_uid;
 end $$;
@@ -78,7 +77,7 @@ begin
             from (select seq, (died_at <= $5 or headrace_internal.is_ahead(died_at, $6)) and (%s) as wanted from headrace_internal.dead_letters
                   where consumer_id = $1 and seq > $2 order by seq limit $4) as examined) as counted
         where before < $3
-        $sql$, headrace_internal.dead_letter_condition(v_job.choice, v_job.filters, v_job.filter_where))
+        $sql$, headrace_internal.dead_letter_condition(v_job.choice))
         into v_step using v_job.consumer_id, v_job.place, p_chunk, p_examine, v_job.created_at, p_now;
     if v_step.seqs is not null then
         v_choice := json_build_object('seqs', v_step.seqs);

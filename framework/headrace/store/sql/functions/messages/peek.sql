@@ -145,12 +145,11 @@ begin
     end if;
 end $$;
 
--- Return the messages of a stream that match, from a seq on and up to another: the first p_limit of them, or the newest
--- in descending order, until their size as text exceeds p_bytes. Filters, condition and bounds may be null.
+-- Return the messages of a stream that match: the first p_limit of them, or the newest in descending order, until their
+-- size as text exceeds p_bytes. p_selection: {"filter", "where", "start_seq", "end_seq"}, each optional.
 -- Granted: consume
 create or replace function headrace_internal.messages(
-    p_stream text, p_filters text[], p_where json, p_start bigint, p_limit int, p_newest boolean,
-    p_end bigint default null, p_bytes bigint default null
+    p_stream text, p_selection json, p_limit int, p_newest boolean, p_bytes bigint default null
 ) returns table (seq bigint, key text, data json, headers json, created_at timestamptz)
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
@@ -163,8 +162,8 @@ begin
     for seq, key, data, headers, created_at in execute format($sql$
         select seq, key, data, headers, created_at from %s
         where seq between $1 and $2 and (%s) order by seq %s limit $3
-        $sql$, v_stream.relation, headrace_internal.condition(coalesce(p_filters, '{>}'), p_where), case when p_newest then 'desc' else '' end)
-        using coalesce(p_start, 1), coalesce(p_end, 9223372036854775807), p_limit
+        $sql$, v_stream.relation, headrace_internal.selection_condition(p_selection), case when p_newest then 'desc' else '' end)
+        using coalesce((p_selection ->> 'start_seq')::bigint, 1), coalesce((p_selection ->> 'end_seq')::bigint, 9223372036854775807), p_limit
     loop
         return next;
         v_bytes := v_bytes + octet_length(data::text) + coalesce(octet_length(headers::text), 0);

@@ -6,26 +6,25 @@ create type headrace_internal.selection as (
     last    bigint      -- ... and the last one. Bounds for the planner, and for choosing the segments
 );
 
--- Combine filters, a condition, seqs and times into one clause. Each may be null. All bounds are inclusive. Messages
--- that have expired don't match.
-create or replace function headrace_internal.compile_selection(
-    p_stream headrace_internal.streams, p_filters text[], p_where json,
-    p_from_seq bigint, p_to_seq bigint, p_from_time timestamptz, p_to_time timestamptz
-) returns headrace_internal.selection
+-- Combine a selection into one clause: {"filter", "where", "start_seq", "end_seq", "start_time", "end_time"}, each optional.
+-- All bounds are inclusive. Messages that have expired don't match.
+create or replace function headrace_internal.compile_selection(p_stream headrace_internal.streams, p_selection json) returns headrace_internal.selection
 language plpgsql as $$
 declare
+    v_from    constant timestamptz := p_selection ->> 'start_time';
+    v_to      constant timestamptz := p_selection ->> 'end_time';
     v_chosen  headrace_internal.selection;
 begin
-    v_chosen.clause := headrace_internal.unexpired(headrace_internal.condition(coalesce(p_filters, '{>}'), p_where), clock_timestamp());
-    v_chosen.first := greatest(coalesce(p_from_seq, 1), 1);
-    v_chosen.last := least(p_to_seq, coalesce(pg_sequence_last_value(p_stream.sequence::regclass), 0));
-    if p_from_time is not null then
-        v_chosen.clause := v_chosen.clause || ' and created_at >= ' || headrace_internal.quoted_time(p_from_time);
-        v_chosen.first := greatest(v_chosen.first, headrace_internal.seq_near(p_stream, p_from_time - interval '1 minute'));
+    v_chosen.clause := headrace_internal.unexpired(headrace_internal.selection_condition(p_selection), clock_timestamp());
+    v_chosen.first := greatest((p_selection ->> 'start_seq')::bigint, 1);
+    v_chosen.last := least((p_selection ->> 'end_seq')::bigint, coalesce(pg_sequence_last_value(p_stream.sequence::regclass), 0));
+    if v_from is not null then
+        v_chosen.clause := v_chosen.clause || ' and created_at >= ' || headrace_internal.quoted_time(v_from);
+        v_chosen.first := greatest(v_chosen.first, headrace_internal.seq_near(p_stream, v_from - interval '1 minute'));
     end if;
-    if p_to_time is not null then
-        v_chosen.clause := v_chosen.clause || ' and created_at <= ' || headrace_internal.quoted_time(p_to_time);
-        v_chosen.last := least(v_chosen.last, headrace_internal.seq_near(p_stream, p_to_time + interval '1 minute'));
+    if v_to is not null then
+        v_chosen.clause := v_chosen.clause || ' and created_at <= ' || headrace_internal.quoted_time(v_to);
+        v_chosen.last := least(v_chosen.last, headrace_internal.seq_near(p_stream, v_to + interval '1 minute'));
     end if;
     return v_chosen;
 end $$;
@@ -40,12 +39,9 @@ $$;
 -- Deliver again the messages below a consumer's cursor that match both its own filters and the given ones. Messages
 -- that are above the cursor, parked or blocked are delivered anyway, and are neither taken nor counted. So are those in
 -- flight, unless an earlier message of their key is replayed: see headrace_internal.repeat_in_flight.
--- p_dry_run: only count. Returns the number of messages.
+-- p_selection: see headrace_internal.compile_selection. p_dry_run: only count. Returns the number of messages.
 -- Granted: admin
-create or replace function headrace_internal.replay(
-    p_consumer int, p_filters text[], p_where json,
-    p_from_seq bigint, p_to_seq bigint, p_from_time timestamptz, p_to_time timestamptz, p_dry_run boolean
-) returns bigint
+create or replace function headrace_internal.replay(p_consumer int, p_selection json, p_dry_run boolean) returns bigint
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
     v_consumer  headrace_internal.consumers;
@@ -65,7 +61,7 @@ begin
         raise exception using errcode = 'HR002', message = 'The consumer no longer exists: declare it again.';
     end if;
     select * into v_stream from headrace_internal.streams where id = v_consumer.stream_id;
-    v_chosen := headrace_internal.compile_selection(v_stream, p_filters, p_where, p_from_seq, p_to_seq, p_from_time, p_to_time);
+    v_chosen := headrace_internal.compile_selection(v_stream, p_selection);
     -- The position and the holes are read before the messages. Messages that were missing when the cursor passed and
     -- have arrived since are still to be delivered.
     select * into v_cursor from headrace_internal.cursors where consumer_id = p_consumer order by version desc limit 1;
@@ -188,13 +184,10 @@ begin
 end $$;
 
 -- Publish the messages of a stream that match, in their order, into another stream, or into the same one (the
--- messages that exist now). Runs in the caller's transaction: all or none. p_dry_run: only count. Returns the number
--- of messages.
+-- messages that exist now). Runs in the caller's transaction: all or none. p_selection: see
+-- headrace_internal.compile_selection. p_dry_run: only count. Returns the number of messages.
 -- Granted: consume
-create or replace function headrace_internal.republish(
-    p_stream text, p_target text, p_filters text[], p_where json,
-    p_from_seq bigint, p_to_seq bigint, p_from_time timestamptz, p_to_time timestamptz, p_dry_run boolean
-) returns bigint
+create or replace function headrace_internal.republish(p_stream text, p_target text, p_selection json, p_dry_run boolean) returns bigint
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
     c_messages  constant int := 1000;
@@ -211,7 +204,7 @@ declare
 begin
     v_stream := headrace_internal.require_stream(p_stream);
     perform headrace_internal.require_stream(p_target);
-    v_chosen := headrace_internal.compile_selection(v_stream, p_filters, p_where, p_from_seq, p_to_seq, p_from_time, p_to_time);
+    v_chosen := headrace_internal.compile_selection(v_stream, p_selection);
     v_messages := format('from %s where seq >= $1 and seq <= $2 and (%s)',
                          headrace_internal.table_of_range(v_stream, v_chosen.first, v_chosen.last), v_chosen.clause);
     if p_dry_run then

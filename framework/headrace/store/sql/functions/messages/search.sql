@@ -6,58 +6,59 @@ create type headrace_internal.searched as (
     high      bigint,
     first     bigint,       -- ... and that of a step, so that few segments are planned for
     last      bigint,
-    clause    text          -- the condition over a message's columns
+    clause    text,         -- the condition over a message's columns
+    upwards   boolean       -- whether the first messages are examined first
 );
 
 -- Return what a step of a search reads: see headrace_internal.search_step.
 create or replace function headrace_internal.range_of_search(
-    p_stream headrace_internal.streams, p_filters text[], p_where json, p_above bigint, p_below bigint, p_since timestamptz, p_until timestamptz,
-    p_upwards boolean, p_examine int
+    p_stream headrace_internal.streams, p_search json, p_examine int
 ) returns headrace_internal.searched
 language plpgsql as $$
 declare
+    v_since     constant timestamptz := p_search ->> 'since';
+    v_until     constant timestamptz := p_search ->> 'until';
     v_searched  headrace_internal.searched;
 begin
-    v_searched.clause := headrace_internal.condition(coalesce(p_filters, '{>}'), p_where);
-    v_searched.low := coalesce(p_above, 0) + 1;
-    v_searched.high := least(coalesce(p_below, 9223372036854775807) - 1, coalesce(pg_sequence_last_value(p_stream.sequence::regclass), 0));
-    if p_since is not null then
-        v_searched.clause := format('(%s) and created_at >= %s', v_searched.clause, headrace_internal.quoted_time(p_since));
-        v_searched.low := greatest(v_searched.low, headrace_internal.seq_near(p_stream, p_since - interval '1 minute'));
+    v_searched.upwards := p_search ->> 'after' is not null;
+    v_searched.clause := headrace_internal.selection_condition(p_search);
+    v_searched.low := coalesce((p_search ->> 'after')::bigint, 0) + 1;
+    v_searched.high := least(coalesce((p_search ->> 'before')::bigint, 9223372036854775807) - 1, coalesce(pg_sequence_last_value(p_stream.sequence::regclass), 0));
+    if v_since is not null then
+        v_searched.clause := format('(%s) and created_at >= %s', v_searched.clause, headrace_internal.quoted_time(v_since));
+        v_searched.low := greatest(v_searched.low, headrace_internal.seq_near(p_stream, v_since - interval '1 minute'));
     end if;
-    if p_until is not null then
-        v_searched.clause := format('(%s) and created_at < %s', v_searched.clause, headrace_internal.quoted_time(p_until));
-        v_searched.high := least(v_searched.high, headrace_internal.seq_near(p_stream, p_until + interval '1 minute'));
+    if v_until is not null then
+        v_searched.clause := format('(%s) and created_at < %s', v_searched.clause, headrace_internal.quoted_time(v_until));
+        v_searched.high := least(v_searched.high, headrace_internal.seq_near(p_stream, v_until + interval '1 minute'));
     end if;
-    v_searched.first := case when p_upwards then v_searched.low else greatest(v_searched.low, v_searched.high - 10 * p_examine::bigint) end;
-    v_searched.last := case when p_upwards then least(v_searched.high, v_searched.low + 10 * p_examine::bigint) else v_searched.high end;
+    v_searched.first := case when v_searched.upwards then v_searched.low else greatest(v_searched.low, v_searched.high - 10 * p_examine::bigint) end;
+    v_searched.last := case when v_searched.upwards then least(v_searched.high, v_searched.low + 10 * p_examine::bigint) else v_searched.high end;
     v_searched.relation := headrace_internal.table_of_range(p_stream, v_searched.first, v_searched.last);
     return v_searched;
 end $$;
 
--- Examine messages between two seqs, both excluded, from the last one downwards, or from the first one upwards if
--- p_upwards. It ends after p_examine messages or p_seconds, after p_limit messages that match, or once these exceed
--- p_bytes as text. A single message takes as long as its condition does.
+-- Examine messages downwards, or upwards from a seq if there is an `after`. It ends after p_examine messages or p_seconds,
+-- after p_limit messages that match, or once these exceed p_bytes as text. A single message takes as long as its condition
+-- does.
 --
--- p_filters, p_where: which messages, null for all. p_since, p_until: only those published at this time or later, and
--- before that time.
+-- p_search: {"filter", "where", "after", "before", "since", "until"}, each optional. filter and where: see
+-- headrace_internal.selection_condition. Of the bounds, those of seqs and `until` are excluded.
 --
 -- Returns the messages that match, in the order in which they were found, and a last row without a seq: `examined`: the
--- number of messages examined. `reached`: all messages from here on (up to here, if p_upwards) were examined. `more`:
+-- number of messages examined. `reached`: all messages from here on (up to here, if upwards) were examined. `more`:
 -- whether there may be others. `remaining`: about how many.
 -- Granted: consume
 create or replace function headrace_internal.search_step(
-    p_stream text, p_filters text[], p_where json, p_above bigint, p_below bigint, p_since timestamptz, p_until timestamptz,
-    p_upwards boolean, p_limit int, p_examine int, p_bytes bigint, p_seconds float8
+    p_stream text, p_search json, p_limit int, p_examine int, p_bytes bigint, p_seconds float8
 )
 returns table (seq bigint, key text, data json, headers json, created_at timestamptz, examined bigint, reached bigint, "more" boolean, remaining bigint)
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
-    c_order     constant text := case when p_upwards then 'asc' else 'desc' end;
     v_stream    headrace_internal.streams := headrace_internal.require_stream(p_stream);
     v_deadline  timestamptz := clock_timestamp() + make_interval(secs => p_seconds);
-    v_searched  headrace_internal.searched := headrace_internal.range_of_search(
-        v_stream, p_filters, p_where, p_above, p_below, p_since, p_until, p_upwards, p_examine);
+    v_searched  headrace_internal.searched := headrace_internal.range_of_search(v_stream, p_search, p_examine);
+    v_order     constant text := case when v_searched.upwards then 'asc' else 'desc' end;
     v_found     int := 0;
     v_bytes     bigint := 0;
     v_stopped   bigint;
@@ -72,7 +73,7 @@ begin
         from (select seq, key, data, headers, created_at, coalesce((%s), false) as wanted from %s
               where seq >= $1 and seq <= $2 order by seq %s limit $3) as m
         where m.wanted or clock_timestamp() > $4
-        $sql$, v_searched.clause, v_searched.relation, c_order) using v_searched.first, v_searched.last, p_examine, v_deadline;
+        $sql$, v_searched.clause, v_searched.relation, v_order) using v_searched.first, v_searched.last, p_examine, v_deadline;
     loop
         fetch v_cursor into v_message;
         exit when v_message.seq is null;
@@ -92,24 +93,24 @@ begin
     execute format($sql$
         select count(*), coalesce(case when $4 then max(m.seq) else min(m.seq) end, $5)
         from (select seq from %s where seq >= $1 and seq <= $2 order by seq %s limit $3) as m
-        $sql$, v_searched.relation, c_order)
+        $sql$, v_searched.relation, v_order)
         into examined, reached
-        using case when p_upwards then v_searched.first else coalesce(v_stopped, v_searched.first) end,
-              case when p_upwards then coalesce(v_stopped, v_searched.last) else v_searched.last end,
-              p_examine, p_upwards, case when p_upwards then v_searched.first - 1 else v_searched.last + 1 end;
-    remaining := examined::float8 * (case when p_upwards then v_searched.high - reached else reached - v_searched.low end)
-        / greatest(case when p_upwards then reached - v_searched.first else v_searched.last - reached end + 1, 1);
+        using case when v_searched.upwards then v_searched.first else coalesce(v_stopped, v_searched.first) end,
+              case when v_searched.upwards then coalesce(v_stopped, v_searched.last) else v_searched.last end,
+              p_examine, v_searched.upwards, case when v_searched.upwards then v_searched.first - 1 else v_searched.last + 1 end;
+    remaining := examined::float8 * (case when v_searched.upwards then v_searched.high - reached else reached - v_searched.low end)
+        / greatest(case when v_searched.upwards then reached - v_searched.first else v_searched.last - reached end + 1, 1);
     if v_stopped is null and examined < p_examine then
         -- The whole range of the step was examined. There may be none for millions of seqs, in a stream with one message
         -- per key.
-        execute format('select seq from %s where seq >= $1 and seq <= $2 order by seq %s limit 1', v_stream.relation, c_order)
+        execute format('select seq from %s where seq >= $1 and seq <= $2 order by seq %s limit 1', v_stream.relation, v_order)
             into reached
-            using case when p_upwards then v_searched.last + 1 else v_searched.low end,
-                  case when p_upwards then v_searched.high else v_searched.first - 1 end;
-        reached := reached + case when p_upwards then -1 else 1 end;
+            using case when v_searched.upwards then v_searched.last + 1 else v_searched.low end,
+                  case when v_searched.upwards then v_searched.high else v_searched.first - 1 end;
+        reached := reached + case when v_searched.upwards then -1 else 1 end;
     end if;
-    reached := coalesce(reached, case when p_upwards then greatest(v_searched.high, v_searched.low - 1) else least(v_searched.low, v_searched.high + 1) end);
-    "more" := case when p_upwards then reached < v_searched.high else reached > v_searched.low end;
+    reached := coalesce(reached, case when v_searched.upwards then greatest(v_searched.high, v_searched.low - 1) else least(v_searched.low, v_searched.high + 1) end);
+    "more" := case when v_searched.upwards then reached < v_searched.high else reached > v_searched.low end;
     remaining := case when "more" then greatest(remaining, 1) else 0 end;
     return next;
 end $$;

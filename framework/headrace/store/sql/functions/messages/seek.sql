@@ -99,7 +99,7 @@ create or replace function headrace_internal.end_leases_above(
 language plpgsql as $$
 declare
     v_leases  bigint[];
-    v_held    record;
+    v_held    headrace_internal.returned_message[];
 begin
     perform from headrace_internal.leases where consumer_id = p_consumer.id order by lease_id for update;
     v_leases := array(select lease_id from headrace_internal.leases where consumer_id = p_consumer.id and p_kept < any (seqs));
@@ -107,13 +107,10 @@ begin
         delete from headrace_internal.leases where consumer_id = p_consumer.id and lease_id = any (v_leases)
         returning lease_id, seqs, hashes, attempts, crashes
     )
-    select array_agg(m.seq) as seqs, array_agg(m.hash) as hashes, array_agg(coalesce(m.attempt, 1)) as attempts,
-           array_agg(coalesce(m.crash, 0)) as crashes, array_agg('release'::text) as outcomes
-        into v_held
+    select array_agg(headrace_internal.released(m.seq, m.hash, m.attempt, m.crash)) into v_held
         from ended cross join unnest(ended.seqs, ended.hashes, ended.attempts, ended.crashes) as m(seq, hash, attempt, crash)
         where m.seq <= p_kept and (ended.lease_id, m.seq) not in (select * from headrace_internal.acked_messages(p_consumer.id, v_leases));
-    perform headrace_internal.put_back(p_consumer, p_stream, v_held.seqs, v_held.hashes, v_held.attempts, v_held.crashes, v_held.outcomes,
-                              null, null, null, null, clock_timestamp());
+    perform headrace_internal.put_back(p_consumer, p_stream, v_held, clock_timestamp());
     perform headrace_internal.delete_ended_acks(p_consumer.id, v_leases);
     return (select min(lease_id) from headrace_internal.leases where consumer_id = p_consumer.id);
 end $$;

@@ -11,7 +11,8 @@
 
 -- Settle messages.
 -- p_whole: leases to ack with all messages that they still hold.
--- p_leases, p_seqs, p_outcomes, …: single messages. An outcome is 'ack' or one of headrace_internal.put_back.
+-- p_leases, p_seqs, p_failures: single messages. A failure is null for an ack, or {"kind", "delay", "error", "error_type",
+-- "traceback"}, all but the first optional. For the kinds see headrace_internal.returned_message.
 --
 -- p_timeline: the history in which the caller has these leases, see history.sql. After a rewind a lease may exist again,
 -- with messages that its worker has settled and forgotten. So in another history nothing is settled.
@@ -20,8 +21,7 @@
 -- another history. lease_gone is true if the lease was lost. Otherwise only the message was settled before.
 -- Granted: consume
 create or replace function headrace_internal.settle_outcomes(
-    p_consumer int, p_whole bigint[],
-    p_leases bigint[], p_seqs bigint[], p_outcomes text[], p_delays float8[], p_errors text[], p_error_types text[], p_tracebacks text[],
+    p_consumer int, p_whole bigint[], p_leases bigint[], p_seqs bigint[], p_failures json[],
     p_now timestamptz default clock_timestamp(), p_timeline uuid default null
 ) returns table (lost_lease bigint, lost_seq bigint, lease_gone boolean)
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set plan_cache_mode = force_generic_plan as $$
@@ -56,19 +56,19 @@ begin
         -- A message that is put back must not be acked by a transaction that commits at the same moment. So this
         -- waits for the transactions that have acked a message of its lease. They are at their COMMIT, so the wait is
         -- short. In all other cases settling and acking don't block each other.
-        v_back := array(select distinct lease_id from unnest(p_leases, p_outcomes) as a(lease_id, outcome) where outcome <> 'ack');
+        v_back := array(select distinct lease_id from unnest(p_leases, p_failures) as a(lease_id, failure) where failure is not null);
         if v_back <> '{}' then
             perform from headrace_internal.leases where consumer_id = p_consumer and lease_id = any (v_back) order by lease_id for update;
         end if;
         with asked as materialized (
-            select * from unnest(p_leases, p_seqs, p_outcomes, p_delays, p_errors, p_error_types, p_tracebacks)
-                as a(lease_id, seq, outcome, delay, error, error_type, traceback)
+            select lease_id, seq, coalesce(failure ->> 'kind', 'ack') as outcome, failure
+            from unnest(p_leases, p_seqs, p_failures) as a(lease_id, seq, failure)
         ), locked as materialized (
             select l.lease_id, l.since, l.seqs, l.hashes, l.attempts, l.crashes from headrace_internal.leases as l
             where l.consumer_id = p_consumer and l.lease_id = any (p_leases)
         ), held as materialized (
             select l.lease_id, m.seq, m.hash, coalesce(m.attempt, 1) as attempt, coalesce(m.crash, 0) as crash, m.place,
-                   a.outcome, a.delay, a.error, a.error_type, a.traceback, k.seq is not null as acked
+                   a.outcome, a.failure, k.seq is not null as acked
             from locked as l
             cross join unnest(l.seqs, l.hashes, l.attempts, l.crashes) with ordinality as m(seq, hash, attempt, crash, place)
             left join asked as a on a.lease_id = l.lease_id and a.seq = m.seq
@@ -86,17 +86,15 @@ begin
             delete from headrace_internal.leases where consumer_id = p_consumer
                and lease_id in (select lease_id from locked except select lease_id from kept)
         )
-        select array_agg(seq) as seqs, array_agg(hash) as hashes, array_agg(attempt) as attempts,
-               array_agg(case outcome when 'release' then crash else 0 end) as crashes, array_agg(outcome) as outcomes,
-               (select max(since) from locked) as since, array_agg(delay) as delays, array_agg(error) as errors, array_agg(error_type) as error_types,
-               array_agg(traceback) as tracebacks,
+        select array_agg(row(seq, hash, attempt, case outcome when 'release' then crash else 0 end, outcome, (failure ->> 'delay')::float8,
+                             failure ->> 'error', failure ->> 'error_type', failure ->> 'traceback')::headrace_internal.returned_message) as messages,
+               (select max(since) from locked) as since,
                (select array_agg(array[a.lease_id, a.seq, (a.lease_id not in (select lease_id from locked))::int]) from asked as a
                 where not exists (select from held as h where h.lease_id = a.lease_id and h.seq = a.seq
                                                   and (a.outcome = 'ack' or not h.acked))) as lost
             into v_done from held where outcome <> 'ack' and not acked;
-        if v_done.seqs is not null then
-            perform headrace_internal.put_back(c, s, v_done.seqs, v_done.hashes, v_done.attempts, v_done.crashes, v_done.outcomes,
-                                      v_done.delays, v_done.errors, v_done.error_types, v_done.tracebacks, p_now, v_done.since)
+        if v_done.messages is not null then
+            perform headrace_internal.put_back(c, s, v_done.messages, p_now, v_done.since)
                 from headrace_internal.consumers as c join headrace_internal.streams as s on s.id = c.stream_id where c.id = p_consumer;
         end if;
         if v_done.lost is not null then
@@ -175,7 +173,7 @@ language plpgsql set enable_seqscan = off set enable_bitmapscan = off set plan_c
 declare
     v_floor   bigint;
     v_leases  bigint[];
-    v_lost    record;
+    v_lost    headrace_internal.returned_message[];
 begin
     perform headrace_internal.require_read_committed('headrace_internal.reclaim');
     perform pg_advisory_xact_lock(1212498508, p_consumer);
@@ -188,16 +186,13 @@ begin
         delete from headrace_internal.leases where consumer_id = p_consumer and lease_id = any (v_leases)
         returning lease_id, seqs, hashes, attempts, crashes
     )
-    select array_agg(m.seq) as seqs, array_agg(m.hash) as hashes, array_agg(coalesce(m.attempt, 1)) as attempts,
-           array_agg(coalesce(m.crash, 0)) as crashes, count(*) as count
-        into v_lost
+    select array_agg(headrace_internal.released(m.seq, m.hash, m.attempt, m.crash)) into v_lost
         from ended cross join unnest(ended.seqs, ended.hashes, ended.attempts, ended.crashes) as m(seq, hash, attempt, crash)
         where m.seq > 0 and (ended.lease_id, m.seq) not in (select * from headrace_internal.acked_messages(p_consumer, v_leases));
     perform headrace_internal.delete_ended_acks(p_consumer, v_leases);
-    if v_lost.count > 0 then
-        perform headrace_internal.put_back(c, s, v_lost.seqs, v_lost.hashes, v_lost.attempts, v_lost.crashes,
-                                  array_fill('release'::text, array[v_lost.count::int]), null, null, null, null, clock_timestamp())
+    if v_lost is not null then
+        perform headrace_internal.put_back(c, s, v_lost, clock_timestamp())
             from headrace_internal.consumers as c join headrace_internal.streams as s on s.id = c.stream_id where c.id = p_consumer;
     end if;
-    return v_lost.count;
+    return coalesce(cardinality(v_lost), 0);
 end $$;

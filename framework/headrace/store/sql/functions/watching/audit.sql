@@ -30,22 +30,21 @@ begin
 end $$;
 
 -- Return entries, the newest first: those older than p_after, or the ones that are newer than p_before, the oldest of
--- these first. p_stream: only entries of this stream. p_streams: only entries of any of these. p_action: an action, or
--- what comes before its dot.
+-- these first. p_stream: only entries of this stream. p_streams: only entries of any of these. p_choice: {"actor", "action",
+-- "since", "until"}, each optional. The action is one, or what comes before its dot.
 -- Granted: admin
 create or replace function headrace_internal.audit_page(
-    p_stream text, p_streams text[], p_actor text, p_action text, p_since timestamptz, p_until timestamptz, p_limit int,
-    p_after bigint, p_before bigint
+    p_stream text, p_streams text[], p_choice json, p_limit int, p_after bigint, p_before bigint
 )
 returns table (id bigint, actor text, via text, role text, action text, stream text, object_kind text, object_name text, details json)
 language sql as $$
     select a.id, a.actor, a.via, a.role, a.action, a.stream, a.object_kind, a.object_name, a.details
-    from headrace_internal.audit as a
-    where a.id < least(p_after, headrace_internal.audit_id(p_until), 9223372036854775807)
-      and a.id >= greatest(p_before + 1, headrace_internal.audit_id(p_since), 0)
+    from json_to_record(p_choice) as c(actor text, action text, since timestamptz, until timestamptz) cross join headrace_internal.audit as a
+    where a.id < least(p_after, headrace_internal.audit_id(c.until), 9223372036854775807)
+      and a.id >= greatest(p_before + 1, headrace_internal.audit_id(c.since), 0)
       and (p_stream is null or a.stream = p_stream) and (p_streams is null or a.stream = any (p_streams))
-      and (p_actor is null or a.actor = p_actor)
-      and (p_action is null or a.action = p_action or split_part(a.action, '.', 1) = p_action)
+      and (c.actor is null or a.actor = c.actor)
+      and (c.action is null or c.action in (a.action, split_part(a.action, '.', 1)))
     order by case when p_before is null then -a.id end, a.id limit p_limit
 $$;
 

@@ -1,18 +1,14 @@
 -- samples: figures of the past, for charts. See runtime/maintenance/sampler.py, which takes them.
 
--- Store samples of one moment. The arrays are parallel.
+-- Store samples of one moment. p_samples: [{"kind", "object_id", "published", …}], with the columns of the table.
 -- Granted: all
-create or replace function headrace_internal.record_samples(
-    p_at timestamptz, p_step int, p_kinds smallint[], p_objects int[], p_published bigint[], p_finished bigint[], p_lags bigint[],
-    p_lag_seconds real[], p_in_flight bigint[], p_parked bigint[], p_blocked bigint[], p_dead_letters bigint[]
-) returns void
+create or replace function headrace_internal.record_samples(p_at timestamptz, p_step int, p_samples json) returns void
 language plpgsql as $$
 begin
     perform set_config('synchronous_commit', 'off', true);      -- a crash loses the last moment of a chart
     insert into headrace_internal.samples
         select s.kind, s.object_id, p_step, p_at, s.published, s.finished, s.lag, s.lag_seconds, s.in_flight, s.parked, s.blocked, s.dead_letters
-        from unnest(p_kinds, p_objects, p_published, p_finished, p_lags, p_lag_seconds, p_in_flight, p_parked, p_blocked, p_dead_letters)
-            as s (kind, object_id, published, finished, lag, lag_seconds, in_flight, parked, blocked, dead_letters)
+        from json_populate_recordset(null::headrace_internal.samples, p_samples) as s
         on conflict do nothing;
 end $$;
 
