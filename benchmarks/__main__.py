@@ -14,12 +14,16 @@ from rich.console import Console
 from rich.markup import escape
 
 from benchmarks import checks, facts, harness, report
+from benchmarks.chaos import command as chaos
 from benchmarks.checks import CheckFailed
 from benchmarks.harness import Options
 from benchmarks.suite import IN_ALL, SUITE
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if arguments[:1] == ["chaos"]:
+        return chaos.main(arguments[1:])
     asked = _parser().parse_args(arguments)
     console = Console()
     if asked.name == "list":
