@@ -29,7 +29,7 @@ select name from headrace_internal.streams where name <> all ($1) order by name
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command. Returns 0 if every promise was kept, 1 if one was broken, 2 if nothing was run."""
-    asked = _parser().parse_args(arguments)
+    asked = parser().parse_args(arguments)
     console = Console()
     console.width = max(console.width, WIDTH)
     if asked.list:
@@ -85,23 +85,25 @@ def _write(path: Path, outcomes: list[Outcome], limits: Limits, asked: argparse.
     path.write_bytes(msgspec.json.format(msgspec.json.encode(found)) + b"\n")
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks chaos", description="Faults beside a steady load.")
-    parser.add_argument("scenarios", nargs="*", choices=[*SCENARIOS, []], metavar="SCENARIO", help=", ".join(SCENARIOS))
-    parser.add_argument("--list", action="store_true", help="list the scenarios, and run none")
-    parser.add_argument("--database", metavar="URL", help="a disposable database; else servers are started")
-    parser.add_argument(
+def parser() -> argparse.ArgumentParser:
+    """The arguments of the command."""
+    options = argparse.ArgumentParser(prog="python -m benchmarks chaos", description="Faults beside a steady load.")
+    names = [*SCENARIOS, []]  # argparse checks the empty list as well
+    options.add_argument("scenarios", nargs="*", choices=names, metavar="SCENARIO", help=", ".join(SCENARIOS))
+    options.add_argument("--list", action="store_true", help="list the scenarios, and run none")
+    options.add_argument("--database", metavar="URL", help="a disposable database; else servers are started")
+    options.add_argument(
         "--beside-other-streams", action="store_true", help="although the database has streams that chaos did not make"
     )
-    parser.add_argument("--quick", action="store_true", help="short phases: whether promises are kept, not how fast")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the outcomes there, too")
-    parser.add_argument("--rate", type=float, metavar="N", help="messages that are published per second (200)")
-    parser.add_argument("--workers", type=int, metavar="N", help="worker processes (3)")
+    options.add_argument("--quick", action="store_true", help="short phases: whether promises are kept, not how fast")
+    options.add_argument("--json", type=Path, metavar="FILE", help="write the outcomes there, too")
+    options.add_argument("--rate", type=float, metavar="N", help="messages that are published per second (200)")
+    options.add_argument("--workers", type=int, metavar="N", help="worker processes (3)")
     limits = Limits()
-    parser.add_argument(
+    options.add_argument(
         "--ratio", type=float, default=limits.ratio, metavar="R", help="the lowest rate after a fault (0.95)"
     )
-    parser.add_argument(
+    options.add_argument(
         "--within", type=float, default=limits.seconds, metavar="S", help="seconds that a recovery may take (5)"
     )
-    return parser
+    return options

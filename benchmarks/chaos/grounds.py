@@ -23,7 +23,7 @@ from tests.torture.promises.routes import PGBOUNCER, Pooler
 DISK_SIZE = "160m"
 """The size of the disk that a fault fills. The tables of an empty database take 20 MB of it."""
 
-SETTINGS = {"fsync": "on", "full_page_writes": "on", "max_connections": "70", "wal_keep_size": "256MB"}
+SETTINGS = {"fsync": "on", "full_page_writes": "on", "max_connections": "100", "wal_keep_size": "256MB"}
 """Settings of the servers that a run starts. Few connections, since one scenario takes them all."""
 
 _SYNCHRONOUS = "select count(*) from pg_stat_replication where sync_state = 'sync'"

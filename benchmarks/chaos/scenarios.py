@@ -21,6 +21,9 @@ from headrace.admin import Admin
 SETTLING = 2.0
 """Seconds at the pace before the baseline begins."""
 
+PACED = 0.9
+"""The share of the pace that a baseline must have."""
+
 _EFFECTS = "select at, key, number from chaos.effects where run = $1 order by id"
 
 
@@ -74,6 +77,8 @@ class Outcome(msgspec.Struct, frozen=True):
     """The outcome of a scenario, by consumer where there is one for each.
 
     Attributes:
+        pace: messages that were published per second in the baseline.
+        fault_seconds: how long the fault lasted.
         refused: acks that the store refused, since their lease was lost.
         accidents: processes that ended by themselves.
         skipped: why the scenario can't be run here.
@@ -82,6 +87,7 @@ class Outcome(msgspec.Struct, frozen=True):
     scenario: str
     about: str
     seconds: float = 0.0
+    pace: float = 0.0
     fault_seconds: float = 0.0
     recoveries: dict[str, Recovery] = {}
     judgements: dict[str, Judgement] = {}
@@ -95,6 +101,11 @@ class Outcome(msgspec.Struct, frozen=True):
         return min(recovery.ratio for recovery in self.recoveries.values())
 
     @property
+    def paced(self) -> bool:
+        """Whether both consumers kept the pace in the baseline. Otherwise the machine is too slow for a judgement."""
+        return all(recovery.baseline >= PACED * self.pace for recovery in self.recoveries.values())
+
+    @property
     def back(self) -> float | None:
         """Seconds until the work of both consumers was back. None if it never was."""
         seconds = [recovery.seconds for recovery in self.recoveries.values()]
@@ -106,6 +117,8 @@ class Outcome(msgspec.Struct, frozen=True):
             return []
         wrong = [f"{name}: {broken}" for name, judged in self.judgements.items() for broken in judged.broken]
         wrong += [accident.partition("\n")[0] for accident in self.accidents]
+        if not self.paced:
+            return [*wrong, f"a consumer did not keep the pace of {self.pace:g}/s before the fault: lower it by --rate"]
         if self.ratio < limits.ratio:
             wrong.append(f"the rate stays below {limits.ratio:g} of its baseline")
         if self.back is None or self.back > limits.seconds:
@@ -153,6 +166,7 @@ async def _run(name: str, scenario: Scenario, running: Site) -> Outcome:
     return Outcome(
         name,
         scenario.about,
+        pace=plan.rate,
         fault_seconds=phases.over - phases.fault,
         recoveries={
             "ship": recovery([at for at, *_ in traced.handled], phases),

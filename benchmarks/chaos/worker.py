@@ -32,7 +32,7 @@ from tests.torture.worker import entered, report_event
 
 CONSUMERS = ("ship", "bill")
 
-CONNECTIONS = 8
+CONNECTIONS = 12
 """Connections of one process."""
 
 PUBLISHERS = 4
@@ -92,7 +92,7 @@ async def handlers(options: argparse.Namespace, commands: Commands) -> None:
         await tx.execute(_EFFECT, options.stream, time.monotonic(), message.key, message.data["number"])
 
     app.consumer(options.stream, name="ship", concurrency=16, **settings)(ship)
-    app.consumer(options.stream, name="bill", concurrency=4, transactional=True, **settings)(bill)
+    app.consumer(options.stream, name="bill", concurrency=8, transactional=True, **settings)(bill)
     holding: set[asyncio.Task[None]] = set()
 
     def hold(words: list[str]) -> None:

@@ -123,6 +123,8 @@ def test_the_verdict_names_each_thing_that_is_wrong() -> None:
     assert len(outcome(recoveries=slow).faults(Limits())) == 2
     assert len(outcome(recoveries={"ship": Recovery(100, 0, 100, None)}).faults(Limits())) == 1
     assert outcome(accidents=["handlers-001 ended with 1:\n…"]).faults(Limits()) == ["handlers-001 ended with 1:"]
+    assert outcome(pace=110.0).faults(Limits()) == []
+    assert "lower it by --rate" in outcome(pace=120.0).faults(Limits())[0]
     assert Outcome("crash", "", skipped="no").faults(Limits()) == []
 
 
