@@ -16,6 +16,7 @@ from benchmarks import facts
 from benchmarks.chaos import report
 from benchmarks.chaos.scenarios import SCENARIOS, Limits, Outcome, run
 from benchmarks.chaos.site import Plan
+from headrace import HeadraceError
 
 QUICK = Plan(rate=100.0, workers=2, baseline=3.0, fault=2.0, recovery=7.0)
 
@@ -45,7 +46,7 @@ def main(arguments: Sequence[str]) -> int:
         return 2
     limits, outcomes = Limits(asked.ratio, asked.within), list[Outcome]()
     for name in asked.scenarios or SCENARIOS:
-        outcomes.append(anyio.run(run, name, _plan(asked), asked.database))
+        outcomes.append(_run(name, _plan(asked), asked.database))
         console.print(f"{name}: {report.verdict(outcomes[-1], limits)}", highlight=False, soft_wrap=True)
         for accident in outcomes[-1].accidents:
             console.print(accident, markup=False, highlight=False)
@@ -55,6 +56,14 @@ def main(arguments: Sequence[str]) -> int:
     return 1 if any(outcome.faults(limits) for outcome in outcomes) else 0
 
 
+def _run(name: str, plan: Plan, database: str | None) -> Outcome:
+    """Run a scenario. One that fails as a whole doesn't keep the next ones from running."""
+    try:
+        return anyio.run(run, name, plan, database)
+    except (AssertionError, HeadraceError, OSError, TimeoutError, asyncpg.PostgresError) as error:
+        return Outcome(name, SCENARIOS[name].about, accidents=[f"{type(error).__name__}: {error}"])
+
+
 async def foreign_streams(url: str) -> list[str]:
     """The streams of a database that no run has made."""
     connection = await asyncpg.connect(url)
@@ -62,8 +71,8 @@ async def foreign_streams(url: str) -> list[str]:
         if await connection.fetchval("select to_regclass('headrace_internal.streams')") is None:
             return []
         ours: list[str] = []
-        if await connection.fetchval("select to_regclass('chaos.streams')") is not None:
-            ours = [row["name"] for row in await connection.fetch("select name from chaos.streams")]
+        if await connection.fetchval("select to_regclass('headrace_chaos.streams')") is not None:
+            ours = [row["name"] for row in await connection.fetch("select name from headrace_chaos.streams")]
         return [row["name"] for row in await connection.fetch(_FOREIGN, ours)]
     finally:
         await connection.close()

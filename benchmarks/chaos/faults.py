@@ -10,6 +10,7 @@ from typing import Any
 
 import asyncpg
 
+from benchmarks.chaos.grounds import Skipped
 from benchmarks.chaos.site import Site
 
 Fault = Callable[[Site, float], Awaitable[None]]
@@ -17,13 +18,16 @@ Fault = Callable[[Site, float], Awaitable[None]]
 
 OTHERS = """
 select pg_terminate_backend(pid) from pg_stat_activity
-where datname = current_database() and backend_type = 'client backend' and pid <> pg_backend_pid()
+where datname = current_database() and backend_type = 'client backend' and pid <> pg_backend_pid() and usename = current_user
 """
 
 PACE = 2.5
 """Seconds that 64 KiB take in a slow network: 20 ms for a packet of 500 bytes."""
 
 HOUR = 3600
+
+MOST_SLOTS = 500
+"""The largest `max_connections` of which all are taken."""
 
 
 async def restart(site: Site, seconds: float) -> None:
@@ -60,6 +64,8 @@ async def pool(site: Site, seconds: float) -> None:
 
 async def slots(site: Site, seconds: float) -> None:
     """Another program takes every connection that the server has, after all others were terminated."""
+    if int(await site.ask("show max_connections")) > MOST_SLOTS:
+        raise Skipped(f"the server has more than {MOST_SLOTS} connections")
     taken: list[Any] = []
     clock = asyncio.get_running_loop().time
     end = clock() + seconds
@@ -68,6 +74,8 @@ async def slots(site: Site, seconds: float) -> None:
             try:
                 taken.append(await asyncpg.connect(site.ground.direct, timeout=5))
             except (asyncpg.PostgresError, OSError):
+                if not taken:
+                    raise
                 await taken[0].execute(f"{OTHERS} and not pid = any ($1)", [one.get_server_pid() for one in taken])
                 await asyncio.sleep(0.05)
     finally:
@@ -174,7 +182,7 @@ async def frozen(site: Site, seconds: float) -> None:
 
 async def killed(site: Site, seconds: float) -> None:
     """All worker processes but one are killed at the same time, and replaced."""
-    for worker in site.workers[1:]:
+    for worker in site.workers[1:] or site.workers:
         site.kill(worker)
 
 

@@ -31,7 +31,7 @@ def show(console: Console, outcomes: list[Outcome], limits: Limits) -> None:
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("verdict", no_wrap=True)
     for outcome in outcomes:
-        cells = [""] * len(_HEADINGS) if outcome.skipped is not None else _cells(outcome)
+        cells = [""] * len(_HEADINGS) if not outcome.recoveries else _cells(outcome)
         table.add_row(outcome.scenario, *cells, _word(outcome, limits))
     console.print(table)
 
@@ -65,6 +65,6 @@ def _cells(outcome: Outcome) -> list[str]:
 def flat(outcome: Outcome, limits: Limits) -> dict[str, Any]:
     """The outcome as JSON values."""
     found: dict[str, Any] = msgspec.to_builtins(outcome)
-    if outcome.skipped is None:
-        found |= {"ratio": outcome.ratio, "back": outcome.back, "faults": outcome.faults(limits)}
-    return found
+    if outcome.recoveries:
+        found |= {"ratio": outcome.ratio, "back": outcome.back}
+    return found | {"faults": outcome.faults(limits)}

@@ -24,7 +24,7 @@ SETTLING = 2.0
 PACED = 0.9
 """The share of the pace that a baseline must have."""
 
-_EFFECTS = "select at, key, number from chaos.effects where run = $1 order by id"
+_EFFECTS = "select at, key, number from headrace_chaos.effects where run = $1 order by id"
 
 
 class Scenario(msgspec.Struct, frozen=True):
@@ -113,10 +113,10 @@ class Outcome(msgspec.Struct, frozen=True):
 
     def faults(self, limits: Limits) -> list[str]:
         """What is wrong, in words. Empty for a good outcome, and for a skipped scenario."""
-        if self.skipped is not None:
-            return []
         wrong = [f"{name}: {broken}" for name, judged in self.judgements.items() for broken in judged.broken]
         wrong += [accident.partition("\n")[0] for accident in self.accidents]
+        if not self.recoveries:
+            return wrong
         if not self.paced:
             return [*wrong, f"a consumer did not keep the pace of {self.pace:g}/s before the fault: lower it by --rate"]
         if self.ratio < limits.ratio:
@@ -184,5 +184,8 @@ async def _run(name: str, scenario: Scenario, running: Site) -> Outcome:
 async def _remove(url: str, stream: str) -> None:
     async with opened(url) as database:
         await Admin(database).delete_stream(stream, force=True)
-        await database.fetch("delete from chaos.effects where run = $1", stream)
-        await database.fetch("delete from chaos.streams where name = $1", stream)
+        await database.fetch("delete from headrace_chaos.effects where run = $1", stream)
+        await database.fetch("delete from headrace_chaos.streams where name = $1", stream)
+        if not await database.fetchval("select exists (select from headrace_chaos.streams)"):
+            await database.fetch("drop table headrace_chaos.streams, headrace_chaos.effects")
+            await database.fetch("drop schema headrace_chaos")

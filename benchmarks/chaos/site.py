@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,9 @@ from tests.torture.promises.faults import asked
 from tests.torture.promises.nodes import Node
 
 MODULE = "benchmarks.chaos.worker"
+
+STARTING = 120.0
+"""Seconds that the processes may take to start."""
 
 PATIENCE = 30.0
 """Seconds without progress after which the messages that are left count as lost."""
@@ -104,14 +107,19 @@ class Site:
         """Make the stream, and start all processes."""
         async with opened(self.ground.direct) as database:
             await store.create_stream(database, self.stream)
-            await database.fetch("insert into chaos.streams values ($1)", self.stream)
+            await database.fetch("insert into headrace_chaos.streams values ($1)", self.stream)
         self._publisher = await self._spawn("publishers")
         self._keepers.append(asyncio.create_task(self._watch(self._publisher)))
         for place in range(self.plan.workers):
             worker = self._crew[place] = await self._spawn("handlers")
             self._keepers.append(asyncio.create_task(self._keep(place, worker)))
-        async with asyncio.timeout(PATIENCE):
-            await asyncio.gather(*(worker.said(_ready) for worker in (*self._crew.values(), self._publisher)))
+        processes = (*self._crew.values(), self._publisher)
+        ready = asyncio.ensure_future(_all(process.said(_ready) for process in processes))
+        await asyncio.wait([ready, *self._keepers], return_when=asyncio.FIRST_COMPLETED, timeout=STARTING)
+        if not ready.done():
+            ready.cancel()
+            words = next(process.last_words() for process in processes if not _ready(process.lines))
+            raise AssertionError(f"a process did not start:\n{words}")
         self.pace(1)
 
     async def _keep(self, place: int, worker: Worker) -> None:
@@ -138,7 +146,7 @@ class Site:
         """Publish no more, and wait until all is handled, or nothing is for `PATIENCE` seconds. Returns how many messages
         of each key were confirmed."""
         self.command(self._publisher, "enough")
-        async with asyncio.timeout(2 * PATIENCE):
+        async with asyncio.timeout(4 * PATIENCE):
             await self._publisher.said(lambda lines: any("confirmed" in line for line in lines))
         confirmed: dict[str, int] = next(line["confirmed"] for line in self._publisher.lines if "confirmed" in line)
         async with opened(self.ground.direct) as database:
@@ -194,6 +202,10 @@ async def opened(url: str) -> AsyncIterator[Database]:
         yield database
     finally:
         await database.close()
+
+
+async def _all(waiting: Iterable[Awaitable[None]]) -> None:
+    await asyncio.gather(*waiting)
 
 
 def _ready(lines: list[dict[str, Any]]) -> bool:

@@ -49,14 +49,14 @@ PAUSE = 0.02
 BACKOFF = ["50ms", "200ms", "1s"]
 
 EFFECTS = """
-create schema if not exists chaos;
-create table if not exists chaos.streams (name text primary key);
-create table if not exists chaos.effects (
+create schema if not exists headrace_chaos;
+create table if not exists headrace_chaos.streams (name text primary key);
+create table if not exists headrace_chaos.effects (
     id bigint generated always as identity primary key, run text not null, at float8 not null, key text not null, number int not null);
 """
 """`id` is in the order of effects of one key, since the next message of a key begins after the commit of the last one."""
 
-_EFFECT = "insert into chaos.effects (run, at, key, number) values ($1, $2, $3, $4)"
+_EFFECT = "insert into headrace_chaos.effects (run, at, key, number) values ($1, $2, $3, $4)"
 
 
 class Commands:

@@ -92,6 +92,7 @@ async def worker(options: argparse.Namespace, did: Counter[str]) -> None:
     async with entered(app.running):
         report_event(ready=True)
         await standard_input_closed()
+        report_event(statistics=app.statistics())
 
 
 class Publisher:

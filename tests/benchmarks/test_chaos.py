@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import psycopg
 import pytest
 
-from benchmarks.chaos import traces
+from benchmarks.chaos import command, traces
 from benchmarks.chaos.command import foreign_streams, main
 from benchmarks.chaos.ledger import Judgement, judge
 from benchmarks.chaos.recovery import Phases, Recovery, recovery
@@ -140,9 +141,9 @@ async def test_a_database_with_streams_of_others_is_refused(database: store.Data
     assert await foreign_streams(database.dsn) == []
     await store.create_stream(database, "orders")
     assert await foreign_streams(database.dsn) == ["orders"]
-    await database.fetch("create schema chaos")
-    await database.fetch("create table chaos.streams (name text)")
-    await database.fetch("insert into chaos.streams values ('orders')")
+    await database.fetch("create schema headrace_chaos")
+    await database.fetch("create table headrace_chaos.streams (name text)")
+    await database.fetch("insert into headrace_chaos.streams values ('orders')")
     assert await foreign_streams(database.dsn) == []
 
 
@@ -160,10 +161,11 @@ def test_scenarios_that_need_the_server_are_skipped_on_a_given_database(
 
 def quick(*arguments: str, into: Path) -> list[dict[str, Any]]:
     """Run the command with room for a busy machine, and return the outcomes."""
-    command = [sys.executable, "-m", "benchmarks", "chaos", *arguments, "--quick", "--rate", "50", "--json", str(into)]
+    started = [sys.executable, "-m", "benchmarks", "chaos", *arguments, "--quick", "--rate", "50", "--json", str(into)]
     done = subprocess.run(
-        [*command, "--ratio", "0.3", "--within", "30"], cwd=ROOT, capture_output=True, text=True, check=False
+        [*started, "--ratio", "0.3", "--within", "30"], cwd=ROOT, capture_output=True, text=True, check=False
     )
+    assert into.exists(), done.stdout + done.stderr
     found: list[dict[str, Any]] = msgspec.json.decode(into.read_bytes())["outcomes"]
     for one in found:
         for judged in one["judgements"].values():
@@ -181,4 +183,18 @@ def test_a_crash_of_the_server_breaks_no_promise(tmp_path: Path) -> None:
 @pytest.mark.long
 def test_a_given_database_is_left_as_it_was(dsn: str, tmp_path: Path) -> None:
     assert quick("killed", "--database", dsn, into=tmp_path / "found.json")[0]["skipped"] is None
-    assert main(["--database", dsn, "crash"]) == 0  # its streams are gone, or known as its own
+    with psycopg.connect(dsn) as connection:
+        left = connection.execute(
+            "select name from headrace_internal.streams union all select to_regnamespace('headrace_chaos')::text"
+        )
+        assert left.fetchall() == [(None,)]
+
+
+def test_a_scenario_that_fails_as_a_whole_is_an_outcome(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    async def fail(*_: object) -> Outcome:
+        raise AssertionError("initdb: no space")
+
+    monkeypatch.setattr(command, "run", fail)
+    assert main(["crash", "--json", str(tmp_path / "found.json")]) == 1
+    (found,) = msgspec.json.decode((tmp_path / "found.json").read_bytes())["outcomes"]
+    assert found["faults"] == ["AssertionError: initdb: no space"]

@@ -100,6 +100,7 @@ def test_a_short_run_uses_every_feature_and_ends_well(tmp_path: Path) -> None:
     into = tmp_path / "found.json"
     command = [sys.executable, "-m", "benchmarks", "soak", "--seconds", "20", "--rate", "50", "--json", str(into)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert into.exists(), done.stdout + done.stderr
     found: dict[str, Any] = msgspec.json.decode(into.read_bytes())
     assert found["accidents"] == [], done.stdout
     assert found["did"].keys() >= {
