@@ -63,9 +63,9 @@ class Watch:
             self._note(row["slot_name"], "wal", row["wal"])
         backends = [row["pid"] for row in await self._connection.fetch(_BACKENDS)]
         self._note("postgres", "connections", len(backends))
-        local = [status for pid in backends if (status := _status(pid))]
+        local = [status for pid in backends if "RssAnon" in (status := _status(pid))]
         if local:  # the server runs on this machine
-            self._note("postgres", "memory", sum(status["RssAnon"] for status in local) * 1024)
+            self._note("a session of postgres", "memory", sum(one["RssAnon"] for one in local) * 1024 / len(local))
 
     def note_lag(self, name: str, lag: int) -> None:
         """Take a sample of how far a consumer is behind."""
