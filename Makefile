@@ -2,6 +2,7 @@
 
 PYTHON ?= python3
 JOBS ?= 2
+SOAK ?= 3600
 BIN := .venv/bin
 CORE := .venv/.core
 READY := .venv/.ready
@@ -18,7 +19,7 @@ DEPLOY := .venv/deploy
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long test-unit test-lowest test-postgres test-python torture bench lint lint-deploy format lock revisions tables release docs clean
+.PHONY: help demo test test-long test-unit test-lowest test-postgres test-python torture soak bench lint lint-deploy format lock revisions tables release docs clean
 
 help:  ## Say what there is to make
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -56,6 +57,9 @@ test-python:  ## Run the core's tests on another Python: VERSION=3.15, PYTHON=py
 
 torture: $(READY)  ## Run the longest tests, which kill, freeze and restart things
 	$(BIN)/python -m pytest -m torture -o faulthandler_timeout=0 $(ARGS)
+
+soak: $(READY)  ## Run all features for an hour, and look for leaks: SOAK=600 for ten minutes
+	$(BIN)/python -m benchmarks soak --seconds $(SOAK) $(ARGS)
 
 bench: $(READY)  ## Run every benchmark, beside the raw limits of Postgres; best with nothing else running
 	$(BIN)/python -m benchmarks all $(ARGS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -14,12 +15,23 @@ from rich.console import Console
 from rich.markup import escape
 
 from benchmarks import checks, facts, harness, report
+from benchmarks.chaos import command as chaos
 from benchmarks.checks import CheckFailed
 from benchmarks.harness import Options
+from benchmarks.soak import command as soak
 from benchmarks.suite import IN_ALL, SUITE
+
+COMMANDS = {"chaos": chaos.main, "soak": soak.main}
+"""Commands with arguments of their own."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if arguments and (command := COMMANDS.get(arguments[0])):
+        # A shell ignores SIGINT for background processes, and SIGTERM alone would leave servers and workers.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGTERM, lambda number, frame: signal.raise_signal(signal.SIGINT))
+        return command(arguments[1:])
     asked = _parser().parse_args(arguments)
     console = Console()
     if asked.name == "list":

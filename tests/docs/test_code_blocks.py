@@ -12,6 +12,7 @@ import shlex
 import sys
 import tomllib
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -218,6 +219,11 @@ def requested(words: list[str]) -> None:
 
 
 def compiled(words: list[str]) -> None:
+    """Check code on the command line, or the arguments of one of our programs."""
+    if words[0] == "-m":
+        program = import_module(".".join([*words[1:3], "command"]))
+        program.parser().parse_args(words[3:])
+        return
     assert words[0] == "-c"
     compile(words[1], "command line", "exec")
 

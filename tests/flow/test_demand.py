@@ -279,3 +279,30 @@ def test_a_worker_that_gets_no_token_asks_less_and_less_often() -> None:
     assert waits == [0.1, 0.2, 0.4, 0.5, 0.5], "the bucket never fills while all workers wait"
     assert until_token(100, 0.01, 1, 1000) == 1.0
     assert until_token(0.001, 1000, 1, 1000) == 0.001
+
+
+@pytest.mark.parametrize("seconds", [0.01, 0.15, 0.4, 1.0])
+def test_slow_lease_calls_bring_more_messages_instead_of_fewer(seconds: float) -> None:
+    """With a far database, or one that is busy: one actor finishes whatever a call brings before the next one returns."""
+    demand, now, done = Demand(limit=1000), 0.0, 0
+    for _ in range(40):
+        demand.observe(now, done, 1)
+        done += demand.want(0)
+        now += seconds
+        demand.observe_call(seconds)
+    assert demand.target >= 500
+
+
+def test_a_single_slow_lease_call_changes_the_buffer_by_little() -> None:
+    demand = Demand(limit=10_000)
+    for tick in range(40):
+        demand.observe(tick / 10, 100 * tick, 1)
+        demand.observe_call(0.01)
+    before = demand.target
+    demand.observe_call(60.0)
+    demand.observe(4.0, 4000, 1)
+    assert demand.target <= 5 * before
+    for tick in range(41, 80):
+        demand.observe_call(0.01)
+        demand.observe(tick / 10, 100 * tick, 1)
+    assert demand.target <= 1.1 * before

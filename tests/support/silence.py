@@ -86,6 +86,12 @@ class Proxy:
         """Let the most recently opened connection die in silence."""
         next(link for link in sorted(self._links, key=lambda link: -link.number) if not link.dead).die()
 
+    def slow(self, pace: float) -> None:
+        """Let each 64 KiB of every connection take so many seconds from now on."""
+        self._pace = pace
+        for link in self._links:
+            link.pace = pace
+
     def refuse(self) -> None:
         """Reset open connections, and refuse new connections until `listen`."""
         if self._server is not None:
@@ -143,7 +149,7 @@ class _Link:
     """One connection through the proxy, and whether data may pass on it."""
 
     def __init__(self, number: int, near: asyncio.StreamWriter, pace: float) -> None:
-        self._pace = pace
+        self.pace = pace
         self.number = number
         self.near = near
         self.far: asyncio.StreamWriter | None = None
@@ -179,8 +185,8 @@ class _Link:
                 if not await self.passes():
                     await _swallow(reader)
                     return
-                if self._pace:
-                    await asyncio.sleep(self._pace * len(data) / _CHUNK)
+                if self.pace:
+                    await asyncio.sleep(self.pace * len(data) / _CHUNK)
                 writer.write(data)
                 await writer.drain()
         if await self.passes():

@@ -43,6 +43,12 @@ class ServerProcess:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
+    @property
+    def pid(self) -> int:
+        """The id of the process that was started last."""
+        assert self._process is not None
+        return self._process.pid
+
     def begin(self) -> None:
         """Start the process without waiting for it. The port stays that of the first start."""
         self.lives += 1

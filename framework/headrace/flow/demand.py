@@ -12,8 +12,12 @@ BATCH = 1000
 """Largest number of messages per lease call. 500 to 1,000 messages per call cost 4 to 5 µs each, 100 cost 9."""
 
 SPAN = 0.1
-"""Local buffer in seconds of work. It is enough to hide a lease call, and too little to keep messages
-from other workers for long."""
+"""Local buffer in seconds of work, or longer where a lease call takes longer than half of that. It is enough to hide a
+lease call, and too little to keep messages from other workers for long. With less than a call's time, each call would
+bring fewer messages than the last one."""
+
+LONGEST_CALL = 1.0
+"""A lease call of more seconds counts as one of these."""
 
 HOLD = 64_000_000
 """Largest total size of the buffered payloads in characters, estimated from the size of the latest messages."""
@@ -40,14 +44,15 @@ POLL_INTERVALS = PollIntervals()
 
 
 class Demand:
-    """How many messages a consumer buffers: the work of a tenth of a second, but at least twice what
-    can be in work."""
+    """How many messages a consumer buffers: the work of a tenth of a second or of two lease calls, but at least twice
+    what can be in work."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit  # the largest number of unsettled messages
         self.target = 1
         self._rate = 0.0
         self._size = 0.0  # characters of a message, recent average
+        self._call = 0.0  # seconds that a lease call takes, recent average
         self._at: float | None = None
         self._done = 0
 
@@ -68,7 +73,11 @@ class Demand:
             self._rate = max(rate, self._rate * 0.8 + rate * 0.2)
             self._at, self._done = now, done
         fits = HOLD / self._size if self._size else self.limit
-        self.target = max(1, int(min(self.limit, fits, max(2 * capacity, self._rate * SPAN))))
+        self.target = max(1, int(min(self.limit, fits, max(2 * capacity, self._rate * max(SPAN, 2 * self._call)))))
+
+    def observe_call(self, seconds: float) -> None:
+        """Note how long a lease call took, the wait for a connection included."""
+        self._call = self._call * 0.8 + min(seconds, LONGEST_CALL) * 0.2
 
     def observe_sizes(self, payloads: list[str]) -> None:
         """Note the size of messages that have arrived."""

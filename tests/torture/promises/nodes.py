@@ -6,8 +6,10 @@ import os
 import shutil
 import signal
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 from urllib.parse import quote
 
 from headrace.embedded.binaries import Installation, find_installation
@@ -40,12 +42,18 @@ _SETTINGS = {
 class Node:
     """One server with a socket directory that stays the same when its data is replaced.
 
+    Args:
+        settings: Settings of the server, besides those of all nodes.
+        environment: Environment variables of its programs.
+
     Attributes:
         socket: The directory of its socket.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, settings: Mapping[str, str] = {}, *, environment: Mapping[str, str] = {}) -> None:
         self.name = name
+        self._environment = [f"{name}={value}" for name, value in environment.items()]
+        self._settings = {**_SETTINGS, **settings}
         self.socket = Path(tempfile.mkdtemp(prefix=f"headrace-{name}-"))
         self._account: OsUser = os_user_for(self.socket)
         self._programs: Installation = usable_by(self._account, find_installation())
@@ -88,7 +96,7 @@ class Node:
         return f"host={primary.socket} port={PORT} user={USER} application_name=standby"
 
     def _configure(self, **more: str) -> None:
-        settings = {**_SETTINGS, "unix_socket_directories": str(self.socket), "port": str(PORT), **more}
+        settings = {**self._settings, "unix_socket_directories": str(self.socket), "port": str(PORT), **more}
         self._account.write(self._data / "postgresql.auto.conf", "".join(f"{n} = '{v}'\n" for n, v in settings.items()))
 
     # --- running
@@ -126,9 +134,9 @@ class Node:
         """Return the server's log."""
         return (self.socket / "log").read_text(errors="replace")
 
-    def _run(self, program: str, *options: object, log: object = None) -> None:
-        command = [self._programs.program(program), *(str(option) for option in options)]
-        answer = self._account.run(command, log=log)  # type: ignore[arg-type]
+    def _run(self, program: str, *options: object, log: IO[bytes] | None = None) -> None:
+        command = ["/usr/bin/env", *self._environment, str(self._programs.program(program)), *map(str, options)]
+        answer = self._account.run(command, log=log)
         assert answer.returncode == 0, f"{program}: {answer.stdout or self.log()[-3000:]}"
 
 

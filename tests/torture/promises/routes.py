@@ -52,7 +52,6 @@ class Pooler:
     """A pgbouncer in transaction mode for the primary. A failover changes its target."""
 
     def __init__(self, primary: Node) -> None:
-        assert PGBOUNCER is not None
         with socket.create_server(("127.0.0.1", 0)) as found:
             self.port: int = found.getsockname()[1]
         self._home = Path(tempfile.mkdtemp(prefix="headrace-pooler-"))
@@ -62,8 +61,17 @@ class Pooler:
         self._users.write_text(f'"{USER}" ""\n')
         self._write(primary)
         self._log = (self._home / "pgbouncer.log").open("wb")
-        account = ["-u", primary.owner] if os.geteuid() == 0 else []
-        self._process = subprocess.Popen([PGBOUNCER, *account, str(self._settings)], stderr=self._log)
+        self._account = ["-u", primary.owner] if os.geteuid() == 0 else []
+        self.start()
+
+    def start(self) -> None:
+        assert PGBOUNCER is not None
+        self._process = subprocess.Popen([PGBOUNCER, *self._account, str(self._settings)], stderr=self._log)
+
+    def kill(self) -> None:
+        """Kill it with SIGKILL. Its connections are reset, and new ones refused until `start`."""
+        self._process.kill()
+        self._process.wait(20)
 
     def _write(self, primary: Node) -> None:
         text = _SETTINGS.format(host=primary.socket, port=PORT, user=USER, own_port=self.port, users=self._users)

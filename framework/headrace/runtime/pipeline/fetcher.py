@@ -174,6 +174,7 @@ class Fetcher:
     async def _fetch(self, want: int, database_retry: DatabaseRetry) -> Batch | None:
         """Make one lease call and put its messages into the lanes. Returns None if the condition took
         too long."""
+        began = self._clock()
         try:
             batch = await self._lease(want)
         except FilterTooSlow as error:
@@ -182,6 +183,7 @@ class Fetcher:
             await anyio.sleep(self.calls.judging / 5)
             return None
         database_retry.cleared()
+        self._demand.observe_call(self._clock() - began)
         if self._in_doubt:
             return None
         if batch.version != self._settings.version:
