@@ -6,11 +6,13 @@ from datetime import datetime
 from uuid import UUID
 
 from headrace.model.errors import TimelineChanged
+from headrace.model.history_log import recorded, settled
 from headrace.model.outcomes import Settlement
 from headrace.model.records import Lost
 from headrace.store.database.database import Executor
 
 
+@recorded(settled)
 async def settle(
     executor: Executor,
     consumer: int,
