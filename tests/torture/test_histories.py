@@ -75,7 +75,7 @@ async def run(directory: Path, *, messages: int, faults: int, rate: int) -> None
             for number in range(faults):
                 await asyncio.sleep(pause * chance.uniform(0.5, 1.0))
                 await torment(FAULTS[number % len(FAULTS)], server, database, workers, publishers, chance)
-            while await published(database) < messages:
+            while await published(database) < messages:  # noqa: ASYNC110
                 await asyncio.sleep(0.2)
             await publishers.finish()
             await workers.finish()
