@@ -37,6 +37,7 @@ RUN_BY = {
     ("docs/capture.md", "sh sql python"): "tests/cli/test_capture_page.py",
     ("docs/cli.md", "sh python"): "tests/cli/test_over_http.py",
     ("docs/context.md", "python"): "tests/app/test_app_context_page.py",
+    ("docs/history.md", "sh json"): "tests/histories/test_history_log.py",
     ("docs/how-to/", "python sql"): "tests/docs/test_howto.py",
     ("docs/http.md", "bash"): "tests/server/test_http_page.py",
     ("docs/privileges.md", "sh sql"): "tests/docs/test_privileges_page.py",

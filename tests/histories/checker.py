@@ -6,7 +6,7 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from tests.histories.columns import Column
+from tests.histories.columns import Contents
 from tests.histories.consumer import Consumer, Published, Settle, Violation
 from tests.histories.filters import matches
 from tests.histories.reading import Line
@@ -43,7 +43,7 @@ class Checker:
         self.violations: list[Violation] = []
         self.counts: Counter[str] = Counter()
         self.consumers: dict[int, Consumer] = {}
-        self.digests: defaultdict[str, Column] = defaultdict(lambda: Column("L"))
+        self.contents: defaultdict[str, Contents] = defaultdict(Contents)
         self._calls: dict[tuple[int, Any], Settle | Publish | Commit] = {}
         self._transactions: defaultdict[tuple[int, int], list[Published]] = defaultdict(list)
         self._stored: list[Line] = []
@@ -117,8 +117,10 @@ class Checker:
             case Publish(messages, tx):
                 if line.fields["answer"] != "ok" or line.fields["count"] != len(messages):
                     _committed(messages, None)
-                elif tx is None:
-                    _committed(messages, line.at)
+                else:
+                    messages[0].seq = line.fields.get("seq", 0)
+                    if tx is None:
+                        _committed(messages, line.at)
             case Commit(tx):
                 self._transaction_ended(line, tx)
 

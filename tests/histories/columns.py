@@ -8,6 +8,28 @@ from collections.abc import Iterator
 _CHUNK = 4096
 
 
+class Contents:
+    """The keys and the digests of the messages of a stream. A consumer whose process has read a message before doesn't say
+    them again."""
+
+    def __init__(self) -> None:
+        self._digests = Column("L")
+        self._keys = Column("L")
+        self._names: list[str] = [""]
+        self._numbers: dict[str, int] = {}
+
+    def learn(self, seq: int, key: str | None, digest: int | None) -> tuple[str, int]:
+        """Return the key and the digest of a message, of which one line says them."""
+        if key is not None:
+            if (number := self._numbers.get(key)) is None:
+                number = self._numbers[key] = len(self._names)
+                self._names.append(key)
+            self._keys[seq] = number
+        if digest is not None:
+            self._digests[seq] = digest
+        return self._names[self._keys[seq]], self._digests[seq]
+
+
 class Column:
     """A number for each seq, 0 at first.
 

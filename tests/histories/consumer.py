@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from typing import Any, NamedTuple, Protocol
 
-from tests.histories.columns import Column
+from tests.histories.columns import Column, Contents
 from tests.histories.keys import Key, Open
 from tests.histories.reading import Fields, Line
 
@@ -45,16 +45,22 @@ class Violation(NamedTuple):
 
 
 class Published:
-    """A message that a process published, until it is leased."""
+    """A message that a process published, until it is leased.
 
-    __slots__ = ("answered", "began", "call", "digest", "key")
+    Attributes:
+        answered: when it was known to be committed, and None if that is never known.
+        seq: 0 if the answer doesn't say it. A message that is published again with its id has the seq of the first.
+    """
+
+    __slots__ = ("answered", "began", "call", "digest", "key", "seq")
 
     def __init__(self, key: str, digest: int, began: float, call: Any) -> None:
         self.key = key
         self.digest = digest
         self.began = began
         self.call = call
-        self.answered: float | None = NEVER  # None if it is not known to be committed
+        self.answered: float | None = NEVER
+        self.seq = 0
 
     def precedes(self, other: Published) -> bool:
         return self.answered is not None and (self.answered < other.began or self.call == other.call)
@@ -66,12 +72,12 @@ class World(Protocol):
     Attributes:
         comparable: whether times of different processes can be compared.
         violations: what was found.
-        digests: of the messages of each stream, by seq.
+        contents: the keys and digests of the messages, by stream.
     """
 
     comparable: bool
     violations: list[Violation]
-    digests: defaultdict[str, Column]
+    contents: defaultdict[str, Contents]
 
 
 class Settle(NamedTuple):
@@ -124,6 +130,7 @@ class Consumer:
         fields, old = line.fields, not self._is_current(line.fields["timeline"])
         self.lowest = min(fields["seqs"] if self.lowest is None else [self.lowest, *fields["seqs"]])
         attempts = fields["attempts"] or [1] * len(fields["seqs"])
+        contents = self.world.contents[self.stream]
         leased: list[Open] = []
         first = 0
         for lease, end in fields["leases"]:
@@ -132,9 +139,10 @@ class Consumer:
             if old:
                 self.old_leases.add(lease)
             for place in range(first, end):
-                seq, key = fields["seqs"][place], fields["keys"][place]
+                seq = fields["seqs"][place]
+                key, digest = contents.learn(seq, fields["keys"][place], fields["digests"][place])
                 if not self.status[seq]:
-                    self._first_seen(seq, key, self._digest(seq, fields["digests"][place]), fields["began"])
+                    self._first_seen(seq, key, digest, fields["began"])
                 message = Open(seq, key, lease, owner, attempts[place], line.at)
                 message.old = old
                 if self._deliver(message):
@@ -158,13 +166,6 @@ class Consumer:
             self.old_leases = set(self.by_lease)
         return timeline == self.timelines[-1]
 
-    def _digest(self, seq: int, digest: int | None) -> int:
-        """Return the digest of a message, whose contents another consumer may have read for this one."""
-        digests = self.world.digests[self.stream]
-        if digest is not None:
-            digests[seq] = digest
-        return digests[seq]
-
     def _first_seen(self, seq: int, key: str, digest: int, began: float) -> None:
         """Find what a process published, and see whether earlier messages of the key were left out."""
         self.status[seq] = SEEN
@@ -175,7 +176,7 @@ class Consumer:
         for one in pending:
             if one is found:
                 break
-            if self.ordered and self.world.comparable and one.precedes(found) and (one.answered or NEVER) < began:
+            if self.ordered and self.world.comparable and one.precedes(found) and self._waits(one, began):
                 self.violation(
                     "order", f"message {seq} was leased, and an earlier message of its key was not", key, seq
                 )
@@ -185,6 +186,10 @@ class Consumer:
             pending.popleft()
         if not pending:
             del self.pending[key]
+
+    def _waits(self, published: Published, until: float) -> bool:
+        """Whether a message was committed before a time, and is not leased."""
+        return (published.answered or NEVER) < until and not self.status[published.seq]
 
     def _deliver(self, message: Open) -> bool:
         """Record a delivery. False if its place among the others is not known, or a later one is known already."""
@@ -394,5 +399,5 @@ class Consumer:
             return
         for key, pending in self.pending.items():
             for one in pending:
-                if one.answered is not None and one.answered < NEVER:
+                if self._waits(one, NEVER):
                     self.violation("lost", f"a message with the digest {one.digest} was committed and never leased", key,)  # fmt: skip

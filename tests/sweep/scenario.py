@@ -20,6 +20,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 from uuid import uuid4
 
+import asyncpg
+
 from headrace import App, Message, Transaction, store
 from headrace.model.errors import InDoubt, StoreUnavailable
 from headrace.model.outcomes import Failure, Settlement
@@ -154,6 +156,8 @@ class Run:
         except InDoubt as error:
             if not await self._notes(uid):
                 raise StoreUnavailable("It was not committed.") from error
+        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:  # of a statement before the commit
+            raise StoreUnavailable("It was not committed.") from error
 
     async def _notes(self, uid: str) -> int:
         found: int = await self.world.observer.fetchval("select count(*) from notes where uid = $1", uid)
@@ -316,9 +320,7 @@ class Calls(Run):
                         await tx.ack_and_commit(acks, "a commit", now=None, history=batch.history)
                     finally:
                         await tx.end()
-                except Exception as error:
-                    if not _of_the_connection(error):
-                        raise
+                except (StoreUnavailable, asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
                     break
 
 
@@ -333,11 +335,6 @@ class Few(Calls):
         await self.publish(Publisher(lambda: database, lambda stream, due: None, lambda: datetime.now(UTC)))
         await self._work(database)
         await self._work_in_transactions(database)
-
-
-def _of_the_connection(error: Exception) -> bool:
-    """Whether a transaction of a handler has lost its connection. User code gets the driver's own error."""
-    return isinstance(error, (StoreUnavailable, OSError)) or type(error).__module__.startswith("asyncpg")
 
 
 SCENARIOS: dict[str, type[Run]] = {"few": Few, "calls": Calls, "service": Service, "batches": Batches}

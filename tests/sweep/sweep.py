@@ -91,7 +91,7 @@ async def _in_lane(made: World, points: Iterator[Point], report: Report) -> None
             found = await SCENARIOS[point.scenario](made).run()
         except Exception as error:
             report.found["not completed"] += 1
-            report.failures.append(f"{point}: {''.join(traceback.format_exception(error))}")
+            report.failures.append(f"{point}: {error!r}\n{''.join(traceback.format_tb(error.__traceback__)[-8:])}")
         else:
             wrong = {what: things for what, things in found.items() if things}
             report.found.update({what: len(things) for what, things in wrong.items()})
