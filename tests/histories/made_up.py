@@ -46,12 +46,15 @@ class MadeUp:
         tx: int | None = None,
         answer: str | None = "ok",
         scheduled: bool = False,
+        again: int = 0,
     ) -> list[int]:
-        """Publish a message of each key. Returns their seqs, which are their digests, too."""
-        seqs, call = [next(self._seqs) for _ in keys], next(self._calls)
+        """Publish a message of each key, or message `again` once more with its id. Returns their seqs, which are their
+        digests, too."""
+        seqs, call = [again or next(self._seqs) for _ in keys], next(self._calls)
         self.line(process, "publish", call=call, stream="orders", keys=list(keys), digests=seqs, tx=tx, scheduled=scheduled)  # fmt: skip
         if answer is not None:
-            self.line(process, "answer", call=call, answer=answer, count=len(keys))
+            more = {"seq": again} if again else {}
+            self.line(process, "answer", call=call, answer=answer, count=len(keys), **more)
         return seqs
 
     def commit(self, tx: int, *, process: str = "pub", answer: str = "ok") -> None:

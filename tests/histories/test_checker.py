@@ -227,6 +227,16 @@ def a_publish_without_an_answer(made: MadeUp) -> None:
     made.work("ann", (3, "a"))
 
 
+def a_publish_that_is_repeated_with_its_id(made: MadeUp) -> None:
+    made.publish("a", answer="unknown")
+    made.publish("a", again=1)
+    made.publish("a", again=1)
+    made.work("ann", (1, "a"))
+    made.publish("a", again=1)
+    made.publish("a")
+    made.work("ann", (2, "a"))
+
+
 def a_transaction_that_was_rolled_back(made: MadeUp) -> None:
     made.publish("a", tx=7)
     made.commit(7, answer="refused")
@@ -337,6 +347,7 @@ def a_hold_that_is_ended(made: MadeUp) -> None:
 ALIKE: list[Act] = [
     plain_work,
     a_publish_without_an_answer,
+    a_publish_that_is_repeated_with_its_id,
     a_transaction_that_was_rolled_back,
     a_message_of_a_transaction_that_commits_late,
     a_message_that_is_scheduled,
