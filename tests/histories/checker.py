@@ -118,7 +118,8 @@ class Checker:
                 if line.fields["answer"] != "ok" or line.fields["count"] != len(messages):
                     _committed(messages, None)
                 else:
-                    messages[0].seq = line.fields.get("seq", 0)
+                    for message in messages[:1]:
+                        message.seq = line.fields.get("seq") or 0
                     if tx is None:
                         _committed(messages, line.at)
             case Commit(tx):
