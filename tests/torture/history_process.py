@@ -12,6 +12,7 @@ import logging
 import os
 import random
 import sys
+from itertools import count
 from typing import Any
 
 import anyio
@@ -38,6 +39,13 @@ KINDS: dict[str, dict[str, Any]] = {
 
 SHARES = {"plain": 10, "key": 10, "tx": 1, "txbatch": 10}
 """How many messages each of them gets in proportion."""
+
+MAX_LAG = 20_000
+"""Messages that publishers may be ahead of the slowest consumer."""
+
+LAG = f"""
+    select coalesce((select max(seq) from headrace_streams.{STREAM}), 0) - coalesce(min(position), 0) from (
+        select distinct on (consumer_id) position from headrace_internal.cursors order by consumer_id, version desc) as cursors"""
 
 KEYS = 40
 
@@ -98,15 +106,19 @@ async def publishers(options: argparse.Namespace) -> None:
         closed = asyncio.create_task(standard_input_closed())
         loop = asyncio.get_running_loop()
         due, number = loop.time(), 0
-        while not closed.done():
-            count = chance.randint(1, MAX_BATCH)
+        for turn in count(1):
+            if closed.done():
+                break
+            size = chance.randint(1, MAX_BATCH)
             messages = [
                 (f"{chance.choice(kinds)}.k{chance.randrange(KEYS)}", f"{os.getpid()}-{number + place}")
-                for place in range(count)
+                for place in range(size)
             ]
-            number += count
-            due = max(due + count / options.rate, loop.time() - 1)
+            number += size
+            due = max(due + size / options.rate, loop.time() - 1)
             try:
+                while turn % 20 == 0 and await app.database.fetchval(LAG) > MAX_LAG:
+                    await asyncio.sleep(0.5)
                 await publish(app, messages, chance)
             except StoreUnavailable:  # they may be there or not, and the next ones are others
                 await asyncio.sleep(0.05)

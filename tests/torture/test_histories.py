@@ -24,7 +24,7 @@ from tests.support import clusters
 from tests.torture.fleet import Fleet
 from tests.torture.history_process import RECEIPTS, STREAM, TABLES
 
-ACK_WAIT = 1.0
+ACK_WAIT = 2.0
 
 FAULTS = ("kill", "freeze", "terminate", "kill a publisher", "crash", "freeze", "kill", "terminate", "restart")
 
