@@ -117,7 +117,7 @@ async def publishers(options: argparse.Namespace) -> None:
             number += size
             due = max(due + size / options.rate, loop.time() - 1)
             try:
-                while turn % 20 == 0 and await app.database.fetchval(LAG) > MAX_LAG:
+                while turn % 20 == 0 and await app.database.fetchval(LAG) > MAX_LAG:  # noqa: ASYNC110
                     await asyncio.sleep(0.5)
                 await publish(app, messages, chance)
             except StoreUnavailable:  # they may be there or not, and the next ones are others

@@ -127,8 +127,8 @@ async def add_what_the_database_has(dsn: str, history: Path) -> None:
             lines.append({"t": header["t"], "event": "stored", "stream": STREAM, "seqs": seqs, "keys": keys})
     for kind in ("tx", "txbatch"):
         number = await connection.fetchval("select id from headrace_internal.consumers where name = $1", kind)
-        seqs = [row[0] for row in await connection.fetch("select seq from effects where consumer = $1", kind)]
-        assert seqs, "no transactional handler has worked"
-        lines.append({"t": header["t"], "event": "effect", "consumer": number, "seqs": seqs})
+        effects = [row[0] for row in await connection.fetch("select seq from effects where consumer = $1", kind)]
+        assert effects, "no transactional handler has worked"
+        lines.append({"t": header["t"], "event": "effect", "consumer": number, "seqs": effects})
     await connection.close()
     write(history / "database.ndjson", lines)
