@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import importlib.util
 import inspect
 import json
 import logging
@@ -218,6 +219,9 @@ def requested(words: list[str]) -> None:
 
 
 def compiled(words: list[str]) -> None:
+    if words[0] == "-m":
+        assert importlib.util.find_spec(words[1]), f"there is no module {words[1]}"
+        return
     assert words[0] == "-c"
     compile(words[1], "command line", "exec")
 

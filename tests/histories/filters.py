@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 
 
 def matches(filters: Iterable[str], key: str) -> bool:
@@ -10,6 +11,7 @@ def matches(filters: Iterable[str], key: str) -> bool:
     return any(_matches(one, key) for one in filters)
 
 
+@lru_cache(maxsize=100_000)
 def _matches(text: str, key: str) -> bool:
     if text == ">":
         return True
