@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import importlib.util
 import inspect
 import json
 import logging
@@ -39,6 +40,7 @@ RUN_BY = {
     ("docs/cli.md", "sh python"): "tests/cli/test_over_http.py",
     ("docs/context.md", "python"): "tests/app/test_app_context_page.py",
     ("docs/fastapi.md", "python sh"): "tests/template/test_template.py",
+    ("docs/history.md", "sh json"): "tests/histories/test_history_log.py",
     ("docs/how-to/", "python sql"): "tests/docs/test_howto.py",
     ("docs/http.md", "bash"): "tests/server/test_http_page.py",
     ("docs/privileges.md", "sh sql"): "tests/docs/test_privileges_page.py",
@@ -221,8 +223,9 @@ def requested(words: list[str]) -> None:
 def compiled(words: list[str]) -> None:
     """Check code on the command line, or the arguments of one of our programs."""
     if words[0] == "-m":
-        program = import_module(".".join([*words[1:3], "command"]))
-        program.parser().parse_args(words[3:])
+        assert importlib.util.find_spec(words[1]), f"there is no module {words[1]}"
+        if len(words) > 2 and (ROOT / words[1] / words[2] / "command.py").is_file():
+            import_module(".".join([*words[1:3], "command"])).parser().parse_args(words[3:])
         return
     assert words[0] == "-c"
     compile(words[1], "command line", "exec")

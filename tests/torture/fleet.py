@@ -14,6 +14,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from tests.histories.__main__ import report
+
 ROOT = Path(__file__).parents[2]
 
 PATIENCE = 180.0
@@ -61,31 +63,42 @@ class Worker:
         return self.log.read_text(errors="replace")[-6000:]
 
 
-async def spawn(work: str, log: Path, *, module: str = "tests.torture.worker", **options: Any) -> Worker:
-    """Start a worker process with the options of its module. Its log goes to the file `log`."""
+async def spawn(
+    work: str, log: Path, *, module: str = "tests.torture.worker", history: Path | None = None, **options: Any
+) -> Worker:
+    """Start a worker process with the options of its module. Its log goes to the file `log`, and its history to the
+    directory `history`."""
     settings = [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]
     with log.open("wb") as errors:
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", module, work, *settings,
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=errors, cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": f"{ROOT / 'framework'}"}, limit=2**24,
+            env={**os.environ, "PYTHONPATH": f"{ROOT / 'framework'}", "HEADRACE_HISTORY": str(history or "")},
+            limit=2**24,
         )  # fmt: skip
     return Worker(process, log)
 
 
 class Fleet:
     """A fleet of `count` worker processes of `tests.torture.worker`. A worker that the fleet kills is replaced. A
-    worker that ends otherwise fails the test.
+    worker that ends otherwise fails the test. Each worker keeps a history, and all are checked at the end.
+
+    Args:
+        history: The directory of the histories. If it is given, the caller checks them.
 
     Attributes:
         kills, stops: Numbers of kills and freezes so far.
         workers: All workers that were ever started.
     """
 
-    def __init__(self, work: str, count: int, logs: Path, seed: int, **options: Any) -> None:
+    def __init__(
+        self, work: str, count: int, logs: Path, seed: int, *, history: Path | None = None, **options: Any
+    ) -> None:
         self._work = work
         self._count = count
         self._logs = logs
+        self._checks = history is None
+        self._history = history or logs / "history"
         self._seed = seed
         self._options = options
         self._keepers: list[asyncio.Task[None]] = []
@@ -123,8 +136,10 @@ class Fleet:
 
     async def _spawn(self, slot: int) -> Worker:
         number = len(self.workers)
-        log = self._logs / f"worker-{number}.log"
-        worker = self._crew[slot] = await spawn(self._work, log, seed=self._seed + number, **self._options)
+        log = self._logs / f"{self._work}-{number}.log"
+        worker = self._crew[slot] = await spawn(
+            self._work, log, history=self._history, seed=self._seed + number, **self._options
+        )
         self.workers.append(worker)
         return worker
 
@@ -183,6 +198,10 @@ class Fleet:
         if late:
             raise AssertionError(await self._why_late())
         await asyncio.gather(*self._keepers)
+        if self._checks:
+            found = await asyncio.to_thread(report, self._history)
+            print(found.text)
+            assert not found.violations, found.text
 
     async def _why_late(self) -> str:
         for worker in self._crew.values():

@@ -132,6 +132,10 @@ SETTINGS = (
         default_text="the wheel's, or the system's", in_project=False,
     ),
     Setting(
+        name="history", description="A directory for [histories](history.md), which a checker reads.", convert=_path,
+        default_text="none", in_project=False,
+    ),
+    Setting(
         name="max_connections", description="The maximum number of connections of one process, besides one that listens, from 2 to 1000.",
         convert=_number(2, 1000), default=10, argument="max_connections",
     ),
@@ -190,6 +194,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     data: Path | None
     pg_port: int | None
     pg_bin: Path | None
+    history: Path | None
     max_connections: int
     migrate: bool
     shutdown_timeout: float

@@ -17,6 +17,7 @@ import anyio
 
 from headrace import store
 from headrace.flow.demand import CallPace, ListenPolicy, NotificationBackoff, Poll, ScanLimit, until_token
+from headrace.model import history_log
 from headrace.model.clock import Clock
 from headrace.model.errors import FilterTooSlow
 from headrace.model.records import Batch
@@ -122,6 +123,8 @@ class LeaseCalls:
             FilterTooSlow: the condition took too long. The next call looks at fewer messages.
             StoreUnavailable, UnknownConsumer.
         """
+        if history_log.LOG is not None:
+            history_log.LOG.consumer(self._consumer, spec)
         options.setdefault("patient", False)
         if spec.where is not None:
             options |= {"look": self._look.limit, "judging": self.judging}

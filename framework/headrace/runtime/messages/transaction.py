@@ -19,6 +19,7 @@ import anyio
 import asyncpg
 
 from headrace import store
+from headrace.model import history_log
 from headrace.model.errors import ConfigurationError, InDoubt, LeaseLost, StoreUnavailable
 from headrace.model.outcomes import Release
 from headrace.store.connections.hold import ROLLBACK_TIMEOUT
@@ -138,6 +139,7 @@ class Transaction:
         `Database.begin`."""
         return cls(database, publisher, await database.begin(idle, assign=assign))
 
+    @history_log.recorded(history_log.acked_and_committed)
     async def ack_and_commit(
         self, acks: store.Acks, what: str, *, now: datetime | None, history: UUID | None, begin_next: bool = False
     ) -> None:
@@ -226,6 +228,8 @@ class Transaction:
     async def end(self) -> None:
         """Return the connection. Uncommitted changes are rolled back."""
         hold, self._hold, self._ending = self._hold or self._ending, None, None
+        if history_log.LOG is not None:
+            history_log.LOG.transaction_ended(self)
         if hold is not None:
             await self._database.end(hold)
 
@@ -322,6 +326,11 @@ async def transaction(database: store.Database, publisher: Publishes) -> AsyncIt
     transaction = await Transaction.begin(database, publisher, IDLE)
     try:
         yield transaction
-        await transaction.commit(store.leave_witness, "a commit")
+        await _commit(transaction)
     finally:
         await transaction.end()
+
+
+@history_log.recorded(history_log.committed)
+async def _commit(transaction: Transaction) -> None:
+    await transaction.commit(store.leave_witness, "a commit")

@@ -16,6 +16,7 @@ from headrace.flow.in_flight import InFlightTracker
 from headrace.flow.lanes import Lanes
 from headrace.flow.signal import Signal
 from headrace.flow.wide import WideLanes
+from headrace.model import history_log
 from headrace.model.errors import StoreUnavailable, UnknownConsumer
 from headrace.model.handling import Handling
 from headrace.model.records import RATE_LIMITED
@@ -114,6 +115,8 @@ class Pipeline:
 
         # From lanes to outcomes
         self._runner = Runner(handler, handling, clock)
+        if history_log.LOG is not None:
+            self._runner.call = history_log.LOG.handling(self._runner.call, consumer)
         transactional = Transactional(stored, handling, acknowledger.ack, shared.publisher, lanes)
         call, sample = with_layers(spec, handler, self._runner, handling, shared, transactional)
         failure_handler = FailureHandler(

@@ -9,12 +9,15 @@ from __future__ import annotations
 from typing import Any
 
 from headrace import drivers, store
+from headrace.model import history_log
 from headrace.model.errors import ConfigurationError, HeadraceError, LeaseLost
 from headrace.runtime.isolation import undisturbed
 from headrace.runtime.messages.message import Message
 from headrace.runtime.messages.transaction import was_committed
 from headrace.runtime.stored_consumer import StoredConsumer
 from headrace.store.database.errors import translated
+
+_ANSWERS = {True: "ok", False: "refused", None: "unknown"}
 
 
 class RolledBack(HeadraceError):
@@ -41,6 +44,8 @@ class TransactionAcks:
                 executor, self._consumer, [lease.id], [message.seq], now=now, history=lease.history
             )
         message.settled = True
+        if history_log.LOG is not None:
+            history_log.LOG.acked_within(self._consumer, message)
 
     def refuse(self) -> ConfigurationError:
         """Return the error for an ack in a handler that has a transaction of its own."""
@@ -60,6 +65,8 @@ class TransactionAcks:
         committed = await undisturbed(
             was_committed, self._database, xid, acks, f"{self._name}: a commit", lambda: self._lost(message)
         )
+        if history_log.LOG is not None:
+            history_log.LOG.write("answer", call=f"x{xid}", answer=_ANSWERS[committed], lost=[])
         if committed:
             return None
         if committed is None:

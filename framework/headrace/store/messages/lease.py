@@ -10,6 +10,7 @@ from uuid import UUID
 from asyncpg import Range
 
 from headrace.model.clock import Times
+from headrace.model.history_log import leased, recorded
 from headrace.model.records import Batch
 from headrace.store.database.database import Executor
 from headrace.store.database.missing_objects import with_repeat
@@ -29,6 +30,7 @@ _LEASE = """select (b).lease_id, (b).seqs, (b).attempts, (b).keys, (b).data, (b)
 _CREATED_AT = 6  # its place
 
 
+@recorded(leased)
 async def lease(
     executor: Executor,
     consumer: int,

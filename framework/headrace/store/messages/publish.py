@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import asyncpg
 
 from headrace.model.errors import HeadraceError
+from headrace.model.history_log import published, published_many, recorded
 from headrace.model.messages.publish_options import PLAIN, PublishOptions, encoded
 from headrace.store.database.database import Database, Executor
 from headrace.store.database.direct_statements import MAX_STREAMS, DirectStatements
@@ -34,6 +35,7 @@ _PUBLISH_PLAIN = "select headrace_internal.publish_message($1, $2, $3::text::jso
 _PUBLISH_MANY_PLAIN = "select headrace_internal.publish_messages($1, $2, $3::text[]::json[], $4::text[]::json[])"
 
 
+@recorded(published)
 async def publish(
     executor: Executor, stream: str, key: str, data: str, headers: str | None = None, options: PublishOptions = PLAIN
 ) -> int | None:
@@ -56,7 +58,7 @@ async def publish(
     return await executor.fetchval(_PUBLISH, stream, key, data, headers)  # type: ignore[no-any-return]
 
 
-async def publish_many(
+async def _publish_many(
     executor: Executor,
     stream: str,
     keys: Sequence[str],
@@ -89,6 +91,9 @@ async def publish_many(
         else:
             published += await executor.fetchval(_PUBLISH_MANY, stream, *arguments)
     return published
+
+
+publish_many = recorded(published_many)(_publish_many)
 
 
 def _in_headers(
@@ -137,6 +142,7 @@ def _some(values: Sequence[T | None] | None, start: int, end: int) -> Sequence[T
     return part if part.count(None) < len(part) else None
 
 
+@recorded(published_many)
 async def publish_all(
     database: Database,
     stream: str,
@@ -147,11 +153,11 @@ async def publish_all(
 ) -> int:
     """As `publish_many`, but all or nothing."""
     if len(list(islice(chunks(data), 2))) <= 1:
-        return await publish_many(database, stream, keys, data, headers, options)
+        return await _publish_many(database, stream, keys, data, headers, options)
 
     async def publish() -> int:
         async with database.transaction() as connection:
-            return await publish_many(connection, stream, keys, data, headers, options)
+            return await _publish_many(connection, stream, keys, data, headers, options)
 
     return await with_repeat(publish)
 
