@@ -12,6 +12,7 @@ import shlex
 import sys
 import tomllib
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -217,6 +218,9 @@ def requested(words: list[str]) -> None:
 
 
 def compiled(words: list[str]) -> None:
+    if words[0] == "-m":
+        assert find_spec(words[1]), words[1]
+        return
     assert words[0] == "-c"
     compile(words[1], "command line", "exec")
 
