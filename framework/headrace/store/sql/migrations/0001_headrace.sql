@@ -283,9 +283,10 @@ create index dead_letters_blocking on headrace_internal.dead_letters (consumer_i
 -- For the lowest one that blocks a key. Below it there may be very many dead rows.
 create index dead_letters_that_block on headrace_internal.dead_letters (consumer_id, blocks, seq);
 
--- Messages to deliver to a consumer apart from its cursor, before all others: a replay, or the last of each key.
+-- Messages to deliver to a consumer apart from its cursor, before all others: a replay, or the last of each key. There is
+-- no foreign key, because a replay writes them before it has the consumer's lock, and would lock the consumer's row.
 create table headrace_internal.replays (
-    consumer_id  int not null references headrace_internal.consumers (id) on delete cascade,
+    consumer_id  int not null,
     seq          bigint not null,
     key_hash     bigint not null,
     primary key (consumer_id, seq)

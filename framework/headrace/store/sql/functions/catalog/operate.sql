@@ -106,6 +106,7 @@ begin
     perform headrace_internal.end_leases(p_consumer);
     delete from headrace_internal.cursors where consumer_id = p_consumer;
     delete from headrace_internal.owners where consumer_id = p_consumer;
+    delete from headrace_internal.replays where consumer_id = p_consumer;
 end $$;
 
 -- End all leases of a consumer. The caller holds the consumer's lock. They are locked in the order of their ids, as a

@@ -1,0 +1,99 @@
+-- The gate at which sessions stop between the statements of rewritten functions, see rewrite.py. It is open for every
+-- session that has not called gate.begin.
+--
+-- Nothing here belongs to a transaction, since a subtransaction that is rolled back must not bring an earlier state back:
+-- the number of gates that a session has passed is a temporary sequence, and what a session waits for are session-level
+-- advisory locks that the scheduler holds. A temporary sequence assigns no xid, which a lease call would refuse.
+
+create schema gate;
+grant usage on schema gate to public;
+
+-- Take part in a schedule.
+-- p_session: its number. p_stops: the numbers of the gates at which it stops, as in ',3,17,'.
+create function gate.begin_schedule(p_session int, p_stops text) returns void
+language plpgsql as $$
+begin
+    if to_regclass('pg_temp.passed') is null then
+        create temp sequence passed;
+    end if;
+    perform setval('pg_temp.passed', 1, false), setseed(0.1 * p_session),
+            set_config('gate.session', p_session::text, false), set_config('gate.stops', p_stops, false);
+end $$;
+
+-- Pass a gate. A session stops at the gates that its schedule names, until the scheduler gives up the lock of that number.
+-- It stops at any gate while the scheduler holds lock 0, as after a wait for another session's lock.
+create function gate.pass() returns boolean
+language plpgsql as $$
+declare
+    v_session  constant int := nullif(current_setting('gate.session', true), '');
+    v_class    int;
+    v_number   int;
+    v_lock     int;
+begin
+    if v_session is null then
+        return false;
+    end if;
+    v_class := 46000 + v_session;
+    v_number := nextval('pg_temp.passed');
+    if strpos(current_setting('gate.stops'), ',' || v_number || ',') > 0 then
+        v_lock := v_number;
+    elsif pg_try_advisory_lock_shared(v_class, 0) then
+        return not pg_advisory_unlock_shared(v_class, 0);
+    else
+        v_lock := 0;
+    end if;
+    raise notice 'gate % %', v_number, v_lock;
+    perform pg_advisory_lock_shared(v_class, v_lock);
+    return not pg_advisory_unlock_shared(v_class, v_lock);
+end $$;
+
+-- The number of gates that this session has passed.
+create function gate.passed() returns int
+language plpgsql as $$
+begin
+    return pg_sequence_last_value('pg_temp.passed');
+end $$;
+
+-- The effects of transactional handlers.
+create table gate.effects (seq bigint not null);
+
+-- All that decides what happens next, as one text: the same text, the same future. Null while a session has locked the
+-- stream's table, since the scheduler must not wait for a session that waits for the scheduler.
+create function gate.state() returns text
+language plpgsql as $$
+begin
+    lock table only headrace_streams.orders in access share mode nowait;
+    return json_build_object(
+        'messages', (select coalesce(json_agg(json_build_array(seq, key, hashtextextended(key, 0)) order by seq), '[]') from headrace_streams.orders),
+        'consumer', (select json_build_object('id', id, 'ordered', ordered, 'on_exhausted', on_exhausted, 'paused', paused_until is not null)
+                     from headrace_internal.consumers where name = 'ship'),
+        'compacted', (select one_message_per_key from headrace_internal.streams where name = 'orders'),
+        'due_floor', (select round(extract(epoch from due_floor)) from headrace_internal.cursors
+                      where consumer_id = (select id from headrace_internal.consumers where name = 'ship') order by version desc limit 1),
+        'cursor', (select to_json(u) from (select c.*, (select * from headrace_internal.cursor_holes(c)) as all_holes from headrace_internal.cursors as c
+                   where consumer_id = (select id from headrace_internal.consumers where name = 'ship') order by version desc limit 1) as u),
+        'leases', (select coalesce(json_agg(json_build_object('id', lease_id, 'owner', owner, 'expires', round(extract(epoch from expires_at)), 'seqs', seqs,
+                          'hashes', hashes, 'held', held, 'lowest', lowest, 'attempts', attempts) order by lease_id), '[]') from headrace_internal.leases),
+        'acks', (select coalesce(json_agg(json_build_array(lease_id, seqs) order by lease_id, seqs), '[]') from headrace_internal.acks),
+        'parked', (select coalesce(json_agg(json_build_array(seq, key_hash, attempts, crashes, round(extract(epoch from nullif(due_at, '-infinity')))) order by seq), '[]')
+                   from headrace_internal.parked),
+        'tails', (select coalesce(json_agg(json_build_array(seq, key_hash) order by seq), '[]') from headrace_internal.tails),
+        'dead', (select coalesce(json_agg(json_build_array(seq, key_hash, blocks, key) order by seq), '[]') from headrace_internal.dead_letters),
+        'orphans', (select coalesce(json_agg(json_build_array(name, consumer_id)), '[]') from (
+                        select 'cursors' as name, consumer_id from headrace_internal.cursors union all
+                        select 'leases', consumer_id from headrace_internal.leases union all
+                        select 'acks', consumer_id from headrace_internal.acks union all
+                        select 'owners', consumer_id from headrace_internal.owners union all
+                        select 'replays', consumer_id from headrace_internal.replays) as r
+                    where consumer_id not in (select id from headrace_internal.consumers)),
+        'replays', (select coalesce(json_agg(seq order by seq), '[]') from headrace_internal.replays),
+        'missed', (select coalesce(sum(messages), 0) from headrace_internal.gaps),
+        'erased', (select coalesce(json_agg(seq order by seq), '[]') from headrace_internal.erasures),
+        'effects', (select coalesce(json_agg(seq order by seq), '[]') from gate.effects),
+        'scheduled', (select coalesce(json_agg(key order by key), '[]') from headrace_internal.scheduled),
+        'unique', (select coalesce(json_agg(json_build_array(unique_key, seq) order by unique_key, version), '[]') from headrace_internal.unique_keys),
+        'ids', (select coalesce(json_agg(json_build_array(message_id, seq) order by message_id), '[]') from headrace_internal.message_ids)
+    )::text;
+exception when lock_not_available then
+    return null;
+end $$;

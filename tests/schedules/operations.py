@@ -1,0 +1,378 @@
+"""The operations that run against each other. Each one is a generator that yields SQL and gets the rows of its statements.
+
+What an operation yields is one round trip, and a transaction unless it opens one. Statements name the arguments of
+functions, so that only a change of these names matters here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID, uuid5
+
+from tests.schedules.log import Delivery, Log, State
+from tests.schedules.sessions import Rows
+
+Steps = Generator[str, list[Rows], None]
+
+_OWNERS = UUID("6f6f6f6f-0000-4000-8000-000000000000")
+SHIP = ORDERS = 1
+"""The ids of the consumer and of the stream. A consumer that is deleted and made again has another id."""
+
+
+def owner_id(name: str) -> str:
+    return str(uuid5(_OWNERS, name))
+
+
+def at(seconds: float) -> str:
+    """Return a time, this many seconds after the time of the state, as SQL."""
+    return f"timestamptz '2030-01-01 00:00Z' + interval '{seconds} s'"
+
+
+@dataclass(frozen=True)
+class Operation:
+    name: str
+    steps: Callable[[Log], Steps]
+    allowed: frozenset[str] = frozenset()
+    """The SQLSTATEs with which it may fail."""
+    prelude: tuple[str, ...] = ()
+    """What its session has done before."""
+    owner: str | None = None
+    """The owner that must have a lease."""
+
+
+OPERATIONS: dict[str, Operation] = {}
+
+GONE = frozenset({"HR002", "23503"})
+"""The consumer was deleted, as a call finds, or a row that it writes."""
+LOST = frozenset({"HR007"})
+
+
+def operation(
+    name: str, *allowed: str, prelude: tuple[str, ...] = (), owner: str | None = None
+) -> Callable[[Callable[[Log], Steps]], Callable[[Log], Steps]]:
+    def add(steps: Callable[[Log], Steps]) -> Callable[[Log], Steps]:
+        OPERATIONS[name] = Operation(name, steps, frozenset(allowed) | GONE, prelude, owner)
+        return steps
+
+    return add
+
+
+# Publishing
+
+
+def publish_sql(*keys: str) -> str:
+    data = ", ".join("'1'" for _ in keys)
+    return (
+        "select headrace_internal.publish_messages(p_stream => 'orders', "
+        f"p_keys => array[{', '.join(repr(key) for key in keys)}], p_data => array[{data}]::json[])"
+    )
+
+
+@operation("publish")
+def _publish(log: Log) -> Steps:
+    yield "select headrace_internal.publish_message(p_stream => 'orders', p_key => 'a', p_data => '1')"
+    log.published += 1
+
+
+@operation("publish_many")
+def _publish_many(log: Log) -> Steps:
+    yield publish_sql("a", "f", "a")
+    log.published += 3
+
+
+@operation("publish_in_transaction")
+def _publish_in_transaction(log: Log) -> Steps:
+    yield f"begin; {publish_sql('a')}"
+    yield publish_sql("c")
+    yield "commit"
+    log.published += 2
+
+
+@operation("late", prelude=("begin", publish_sql("a")))
+def _late(log: Log) -> Steps:
+    """Commits what it had published before others did."""
+    yield "commit"
+    log.published += 1
+
+
+@operation("late_rollback", prelude=("begin", publish_sql("a")))
+def _late_rollback(_: Log) -> Steps:
+    yield "rollback"
+
+
+def _with_options(key: str, options: str) -> str:
+    return (
+        f"select (headrace_internal.publish_with_options(p_stream => 'orders', p_keys => '{{{key}}}', p_data => array['1']::json[], "
+        f"p_headers => null, p_options => '{options}')).published"
+    )
+
+
+@operation("publish_unique")
+def _publish_unique(log: Log) -> Steps:
+    rows = yield _with_options("u", '{"unique_key": "one"}')
+    log.published += int(rows[0][0][0] or 0)
+
+
+@operation("publish_with_id")
+def _publish_with_id(log: Log) -> Steps:
+    rows = yield _with_options("i", '{"message_id": "m"}')
+    log.published += int(rows[0][0][0] or 0)
+
+
+@operation("schedule")
+def _schedule(log: Log) -> Steps:
+    rows = yield _with_options("s", '{"deliver_at": "2029-06-01T00:00:00Z"}')
+    log.published += int(rows[0][0][0] or 0)
+
+
+@operation("publish_scheduled")
+def _publish_scheduled(_: Log) -> Steps:
+    yield f"select headrace_internal.publish_scheduled(p_stream => {ORDERS}, p_now => {at(0)})"
+
+
+# Leasing
+
+
+def lease_sql(owner: str, limit: int = 100, seconds: float = 0, shares: str = "null", scan_limit: int = 1000) -> str:
+    return (
+        f"select to_json(l) from headrace_internal.lease(p_consumer => {SHIP}, p_owner => '{owner_id(owner)}', "
+        f"p_limit => {limit}, p_scan_limit => {scan_limit}, p_bytes => 1000000, p_now => {at(seconds)}, p_shares => {shares}) as l"
+    )
+
+
+def _leasing(name: str, owner: str, *, then: str = "", **options: Any) -> None:
+    @operation(name)
+    def steps(log: Log) -> Steps:
+        before = log.state()
+        acked = {seq for _, seq in log.acks()}
+        (row,), *_ = yield lease_sql(owner, **options)
+        batch = json.loads(row[0] or "null")
+        if not batch["lease_id"]:
+            return
+        leased = batch["lease_ids"] or [batch["lease_id"]]
+        after = log.state()
+        if before is None or after is None:
+            return
+        if batch["lease_ids"]:
+            for lease in after["leases"]:
+                if lease["id"] in leased:
+                    log.deliveries.append(Delivery(lease["owner"], lease["id"], lease["seqs"], before, after, acked))
+        else:
+            log.deliveries.append(Delivery(owner_id(owner), batch["lease_id"], batch["seqs"], before, after, acked))
+        if then:
+            yield from _settling(log, batch["lease_id"], batch["seqs"], then)
+
+
+def _settling(log: Log, lease: int, seqs: list[int], outcome: str) -> Steps:
+    rows = yield settle_sql(lease, seqs, outcome)
+    lost = {(int(row[0] or 0), int(row[1]) if row[1] else None) for row in rows[0]}
+    counted = [(lease, seq) for seq in seqs if not {(lease, seq), (lease, None)} & lost]
+    if outcome == "ack":
+        log.acked += counted
+    elif outcome == "whole":
+        log.acked_whole += counted
+    else:
+        log.put_back |= set(counted)
+
+
+def settle_sql(lease: int, seqs: list[int], outcome: str) -> str:
+    whole = f"'{{{lease}}}'" if outcome == "whole" else "'{}'"
+    chosen = [] if outcome == "whole" else seqs
+    delay = "1000" if outcome == "later" else "null"
+    outcome = "retry" if outcome == "later" else outcome
+    many = len(chosen)
+
+    def array(value: str, kind: str) -> str:
+        return f"array[{', '.join([value] * many)}]::{kind}[]"
+
+    return (
+        "select lost_lease, lost_seq from headrace_internal.settle_outcomes("
+        f"p_consumer => {SHIP}, p_whole => {whole}, p_leases => {array(str(lease), 'bigint')}, "
+        f"p_seqs => array[{', '.join(map(str, chosen))}]::bigint[], p_outcomes => {array(repr(outcome), 'text')}, "
+        f"p_delays => {array(delay, 'float8')}, p_errors => {array(repr('no'), 'text')}, "
+        f"p_error_types => {array('null', 'text')}, p_tracebacks => {array('null', 'text')}, p_now => {at(0)})"
+    )
+
+
+_leasing("lease_ann", "ann")
+_leasing("lease_bob", "bob")
+_leasing("lease_scanning", "bob", limit=40)
+_leasing("lease_one", "bob", limit=1)
+_leasing("lease_shares", "http", limit=4, shares="'{2,2}'", then="ack")
+_leasing("lease_late", "cid", seconds=10)
+_leasing("lease_late_bob", "bob", seconds=10)
+_leasing("lease_expired", "dan", seconds=100)
+_leasing("work", "eve", then="whole")
+_leasing("work_one", "eve", limit=1, then="ack")
+_leasing("work_retry", "eve", then="retry")
+_leasing("scan_one", "eve", limit=3, scan_limit=1)
+
+
+def _acting(name: str, owner: str, outcome: str, first: int | None = None) -> None:
+    """Settle what an owner has at the start, or the first messages of it."""
+
+    @operation(name, owner=owner)
+    def steps(log: Log) -> Steps:
+        lease, seqs = log.leases[owner]
+        yield from _settling(log, lease, seqs if outcome == "whole" else seqs[:first], outcome)
+
+
+_acting("ack_ann", "ann", "whole")
+_acting("ack_first", "ann", "ack", 1)
+_acting("nack_ann", "ann", "retry", 1)
+_acting("nack_later", "ann", "later", 1)
+_acting("release_ann", "ann", "release")
+_acting("reject_ann", "ann", "reject", 1)
+_acting("ack_bob", "bob", "ack")
+_acting("nack_bob", "bob", "retry")
+
+
+def _acking(name: str, owner: str, count: int) -> None:
+    @operation(name, *LOST, owner=owner)
+    def steps(log: Log) -> Steps:
+        lease, seqs = log.leases[owner]
+        seqs = seqs[:count]
+        chosen = ", ".join(map(str, seqs))
+        yield f"begin; insert into gate.effects select unnest(array[{chosen}]::bigint[])"
+        yield (
+            f"select headrace_internal.ack_messages(p_consumer => {SHIP}, p_leases => array[{', '.join([str(lease)] * len(seqs))}]::bigint[], "
+            f"p_seqs => array[{chosen}]::bigint[], p_now => {at(0)}, p_timeline => null); "
+            "set local idle_in_transaction_session_timeout = 0"
+        )
+        yield "commit"
+        log.acked += [(lease, seq) for seq in seqs]
+
+
+_acking("effect_ann", "ann", 1)
+_acking("effects_ann", "ann", 2)
+_acking("effect_bob", "bob", 1)
+
+
+@operation("extend_bob", owner="bob")
+def _extend(log: Log) -> Steps:
+    yield f"select headrace_internal.extend_leases(p_consumer => {SHIP}, p_leases => '{{{log.leases['bob'][0]}}}', p_now => {at(0)})"
+
+
+@operation("reclaim_ann", owner="ann")
+def _reclaim(_: Log) -> Steps:
+    yield f"select headrace_internal.reclaim(p_consumer => {SHIP}, p_owner => '{owner_id('ann')}', p_known => '{{}}')"
+
+
+# Operators
+
+
+def _operating(
+    name: str, sql: str, *, rewinds: bool = False, settles: Callable[[Log, State, Rows], set[int]] | None = None
+) -> None:
+    @operation(name)
+    def steps(log: Log) -> Steps:
+        before = log.state() or log.initial
+        log.rewound = log.rewound or rewinds
+        rows, *_ = yield sql
+        if settles:
+            log.settled |= settles(log, before, rows)
+
+
+def _discarded(log: Log, before: State, _: Rows) -> set[int]:
+    return {letter[0] for letter in before["dead"]} | {seq for _, seq in log.put_back}
+
+
+def _passed_over(log: Log, _: State, rows: Rows) -> set[int]:
+    """A move to the end may count as done at any moment of its call."""
+    return {seq for seq in log.messages() if seq <= int(rows[0][0] or 0)}
+
+
+def _moved_back(log: Log, before: State, rows: Rows) -> set[int]:
+    position = int(rows[0][0] or 0)
+    if before["cursor"] and min(before["cursor"]["position"], log.lowest) < position:
+        log.forward = max(log.forward, position)
+    log.lowest = min(log.lowest, position)
+    return set()
+
+
+_operating(
+    "seek_start",
+    f"select headrace_internal.seek(p_consumer => {SHIP}, p_position => 0)",
+    rewinds=True,
+    settles=_moved_back,
+)
+_operating(
+    "seek_back",
+    f"select headrace_internal.seek(p_consumer => {SHIP}, p_position => 2)",
+    rewinds=True,
+    settles=_moved_back,
+)
+_operating(
+    "seek_near",
+    f"select headrace_internal.seek(p_consumer => {SHIP}, p_position => 3)",
+    rewinds=True,
+    settles=_moved_back,
+)
+_operating(
+    "seek_end",
+    f"select headrace_internal.seek(p_consumer => {SHIP}, p_position => null)",
+    rewinds=True,
+    settles=_passed_over,
+)
+_operating(
+    "replay",
+    f"select headrace_internal.replay(p_consumer => {SHIP}, p_filters => null, p_where => null, p_from_seq => 1, p_to_seq => 4, "
+    "p_from_time => null, p_to_time => null, p_dry_run => false)",
+    rewinds=True,
+)
+_operating("redrive", f"select headrace_internal.redrive_chosen(p_consumer => {SHIP})", rewinds=True)
+_operating("discard", f"select headrace_internal.discard_chosen(p_consumer => {SHIP})", settles=_discarded)
+_operating("pause", f"select headrace_internal.pause(p_consumer => {SHIP}, p_until => null)")
+_operating("resume", f"select headrace_internal.resume(p_consumer => {SHIP})")
+
+
+def _editing(name: str, settings: str, rewinds: bool = False) -> None:
+    _operating(
+        name, f"select headrace_internal.declare_consumer(p_stream => 'orders', p_name => 'ship', p_settings => '{settings}')",
+        rewinds=rewinds,
+    )  # fmt: skip
+
+
+_editing("edit_unblock", '{"on_exhausted": "dead_letter"}')
+_editing("edit_unordered", '{"ordered": false}')
+_editing("edit_ack_wait", '{"ack_wait": "5 s"}')
+
+
+@operation("erase")
+def _erase(log: Log) -> Steps:
+    """Erase one message that is in flight, and one that is not."""
+    yield "select headrace_internal.erase_messages(p_stream => 'orders', p_seqs => '{1,4}', p_by => 'me', p_reason => null)"
+    yield f"select headrace_internal.forget_erased(p_consumer => {SHIP}, p_seqs => '{{1,4}}')"
+    log.erased = {1, 4}
+
+
+@operation("trim")
+def _trim(log: Log) -> Steps:
+    """Remove all that has committed, in a stream that keeps nothing for a year."""
+    log.removes = True
+    log.settled |= log.messages()
+    yield f"select headrace_internal.trim_stream(p_stream => {ORDERS}, p_now => {at(31536000)})"
+
+
+@operation("drop_segments")
+def _drop_segments(log: Log) -> Steps:
+    """Drop all segments that are full, in a stream that keeps nothing for a year."""
+    log.removes = True
+    log.settled |= log.messages()
+    yield f"select headrace_internal.drop_segments(p_stream => {ORDERS}, p_lock_timeout => 30000, p_now => {at(31536000)})"
+
+
+@operation("forget_unique")
+def _forget_unique(_: Log) -> Steps:
+    yield f"select headrace_internal.delete_done_unique_keys(p_stream => {ORDERS})"
+
+
+@operation("delete_consumer")
+def _delete_consumer(log: Log) -> Steps:
+    """Delete the consumer and make it again. Calls for the old one fail, and the new one begins at the start."""
+    log.rewound = True
+    yield f"select headrace_internal.delete_consumer(p_consumer => {SHIP}, p_force => true, p_now => {at(0)})"
+    yield "select headrace_internal.declare_consumer(p_stream => 'orders', p_name => 'ship', p_settings => (select settings from gate.settings))"

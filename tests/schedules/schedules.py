@@ -1,0 +1,242 @@
+"""A schedule: which session runs up to which gate, in which order. And how it is run.
+
+The line of a schedule repeats it exactly: `quiet ack+lease_bob A5 B7 A` is the state that it starts from, its
+operations, which are the sessions A, B, … in this order, and its legs. In a leg a session runs up to a gate, by number.
+`A5x` cuts its transaction there, and `A5k` terminates its backend. After the last leg the sessions run to their ends.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from tests.schedules.log import Log
+from tests.schedules.operations import Operation, Steps
+from tests.schedules.sessions import Failed, Session
+
+_CLASS = 46000
+
+
+class Leg(NamedTuple):
+    """A session runs up to a gate. `cut` is empty, `x` for a transaction that is cut there, or `k` for a backend."""
+
+    session: int
+    gate: int
+    cut: str = ""
+
+    def __str__(self) -> str:
+        return f"{chr(65 + self.session)}{self.gate or ''}{self.cut}"
+
+
+class Schedule(NamedTuple):
+    state: str
+    operations: tuple[str, ...]
+    legs: tuple[Leg, ...]
+
+    def __str__(self) -> str:
+        return " ".join([self.state, "+".join(self.operations), *map(str, self.legs)])
+
+
+def parse(line: str) -> Schedule:
+    """Return the schedule of a line. Raises `ValueError` if it is none."""
+    state, operations, *legs = line.split()
+    found = [re.fullmatch(r"([A-Z])(\d*)([xk]?)", leg) for leg in legs]
+    if None in found:
+        raise ValueError(f"{line!r} has a leg that is none: write a session, a gate and perhaps x or k, as in A12x.")
+    return Schedule(
+        state,
+        tuple(operations.split("+")),
+        tuple(Leg(ord(m[1]) - 65, int(m[2] or 0), m[3]) for m in found if m),
+    )
+
+
+@dataclass
+class Actor:
+    """An operation in its session."""
+
+    number: int
+    operation: Operation
+    session: Session
+    steps: Steps
+    log: Log
+    passed: int = 0
+    """The number of the last gate at which it stood."""
+    done: bool = False
+    blocked: bool = False
+    error: str = ""
+    was_cut: bool = False
+    start: str = ""
+    """What its first call begins with."""
+    pending: str | None = None
+    """The call that it makes next."""
+
+    @property
+    def at_gate(self) -> bool:
+        return self.session.gate is not None
+
+    def finish_call(self) -> None:
+        """Let the operation take in what its call returned, and prepare its next one."""
+        try:
+            try:
+                results = self.session.results()
+                rows = results[2 if self.start else 1 : -1]
+                self.passed = int(results[-1][0][1] or 0) - 1
+                self.start = ""
+            except Failed as error:
+                self.pending = self.steps.throw(error)
+            else:
+                self.pending = self.steps.send(rows)
+        except StopIteration:
+            self.done = True
+        except Failed as failed:
+            self.done = True
+            self.error = failed.state
+            if failed.state not in self.operation.allowed and not self.was_cut:
+                self.log.violation(f"{self.operation.name} fails: {failed}")
+
+
+class Runner:
+    """Runs schedules on a database whose functions have gates."""
+
+    def __init__(self, dsn: str) -> None:
+        self._dsn = dsn
+        self._sessions: list[Session] = []
+        self.controller = self._control()
+
+    def _control(self) -> Session:
+        controller = Session(self._dsn)
+        controller.execute("set client_min_messages = error; set session_replication_role = replica")
+        return controller
+
+    def restart(self) -> None:
+        """End all sessions, whatever they are at, and begin with new ones."""
+        pids = [self.controller.pid, *(session.pid for session in self._sessions)]
+        self.close()
+        self._sessions = []
+        self.controller = self._control()
+        self.controller.execute("; ".join(f"select pg_terminate_backend({pid}, 10000)" for pid in pids))
+
+    def sessions(self, count: int) -> list[Session]:
+        for place, session in enumerate(self._sessions):
+            if not session.alive:
+                self._sessions[place] = self._open()
+        while len(self._sessions) < count:
+            self._sessions.append(self._open())
+        return self._sessions[:count]
+
+    def _open(self) -> Session:
+        session = Session(self._dsn)
+        session.execute("set deadlock_timeout = '20ms'; create temp sequence passed")
+        return session
+
+    def close(self) -> None:
+        for session in [self.controller, *self._sessions]:
+            session.close()
+
+    def run(self, schedule: Schedule, operations: Sequence[Operation], log: Log, fill: str = "") -> list[Actor]:
+        """Run a schedule. The database is in the state that it starts from.
+
+        Args:
+            schedule: the legs.
+            operations: those of the sessions, in their order.
+            log: what the operations write.
+            fill: what is executed after the preludes of the operations.
+        """
+        sessions = self.sessions(len(operations))
+        actors = [
+            Actor(n, operation, session, operation.steps(log), log)
+            for n, (operation, session) in enumerate(zip(operations, sessions, strict=True))
+        ]
+        stops = [(leg.session, leg.gate) for leg in schedule.legs if leg.gate]
+        locks = "".join(f", pg_advisory_lock({_CLASS + session}, {gate})" for session, gate in stops)
+        self.controller.execute(f"select pg_advisory_unlock_all(){locks}, gate.restore()")
+        for actor in actors:
+            chosen = "".join(f",{gate}" for session, gate in stops if session == actor.number)
+            actor.session.gate = None
+            actor.start = f"select gate.begin_schedule({actor.number}, '{chosen},'); "
+            if actor.operation.prelude:
+                actor.session.execute("; ".join(["set gate.session = ''", *actor.operation.prelude]))
+        if any(actor.operation.prelude for actor in actors):
+            self.controller.execute(fill)
+            log.changed()
+        for leg in schedule.legs:
+            if leg.session < len(actors):
+                self._run_leg(actors[leg.session], actors, leg)
+        while unfinished := [actor for actor in actors if not actor.done]:
+            ready = [actor for actor in unfinished if not actor.blocked]
+            self._advance((ready or unfinished)[0], actors, wait=not ready)
+        for actor in actors:
+            if actor.session.alive and actor.session.in_transaction:
+                actor.session.execute("rollback")
+        return actors
+
+    def _run_leg(self, actor: Actor, actors: list[Actor], leg: Leg) -> None:
+        while not actor.done and not actor.blocked and (actor.passed < leg.gate or not leg.gate):
+            self._advance(actor, actors)
+        if leg.cut and not actor.done and actor.at_gate:
+            self._cut(actor, leg.cut)
+
+    def _advance(self, actor: Actor, actors: list[Actor], wait: bool = False) -> None:
+        """Let an actor run until its next stop, the end of its call, or until it waits for another one's lock."""
+        session = actor.session
+        if session.gate is None and not session.running and actor.pending is None:
+            actor.pending = next(actor.steps)
+        actor.log.changed()
+        if session.gate is not None:
+            lock = session.gate[1]
+            session.gate = None
+            self.controller.execute(f"select pg_advisory_unlock({_CLASS + actor.number}, {lock})")
+        elif not session.running:
+            session.send(f"{actor.start}select gate.pass(); {actor.pending}; select gate.pass(), gate.passed()")
+        self._watch(actor, actors, wait)
+        if not actor.blocked:
+            for other in actors:
+                if other.blocked and other is not actor:
+                    self._watch(other, actors, False)
+
+    def _watch(self, actor: Actor, actors: list[Actor], wait: bool) -> None:
+        """Wait until an actor stops, has finished a call, or waits for a lock of another one."""
+        seconds = 0.002
+        for _ in range(300):
+            if actor.session.wait(0 if actor.blocked and not wait else seconds):
+                self._unblock(actor)
+                actor.log.changed()
+                if actor.session.gate is None:
+                    actor.finish_call()
+                else:
+                    actor.passed = actor.session.gate[0]
+                return
+            if not wait and self._is_blocked(actor, actors):
+                if not actor.blocked:
+                    actor.blocked = True
+                    self.controller.execute(f"select pg_advisory_lock({_CLASS + actor.number}, 0)")
+                return
+            self._unblock(actor)
+            seconds = min(seconds * 2, 0.1)
+        raise TimeoutError(f"{actor.operation.name} neither stops nor ends")
+
+    def _is_blocked(self, actor: Actor, actors: list[Actor]) -> bool:
+        """Whether a session waits for a lock of another one."""
+        others = ",".join(str(other.session.pid) for other in actors if other is not actor)
+        return bool(
+            self.controller.value(f"select pg_blocking_pids({actor.session.pid}) && '{{{others}}}'::int[]") == "t"
+        )
+
+    def _unblock(self, actor: Actor) -> None:
+        if actor.blocked:
+            actor.blocked = False
+            if actor.session.gate is None or actor.session.gate[1] != 0:
+                self.controller.execute(f"select pg_advisory_unlock({_CLASS + actor.number}, 0)")
+
+    def _cut(self, actor: Actor, cut: str) -> None:
+        pid = actor.session.pid
+        actor.was_cut = True
+        actor.session.gate = None
+        self.controller.execute(
+            f"select pg_cancel_backend({pid})" if cut == "x" else f"select pg_terminate_backend({pid}, 10000)"
+        )
+        actor.session.wait(60)
+        actor.finish_call()
+        actor.done = True
