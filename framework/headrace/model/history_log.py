@@ -210,41 +210,20 @@ def _digests(data: Sequence[str | None]) -> list[int | None]:
 
 
 async def published(
-    log: HistoryLog,
-    publish: Any,
-    executor: Any,
-    stream: str,
-    key: str,
-    data: str,
-    headers: Any = None,
-    options: Any = PLAIN,
+    log: HistoryLog, publish: Any, executor: Any, stream: str, keys: Any, data: Any, *rest: Any, **named: Any
 ) -> Any:
-    """Record `headrace.store.publish`."""
-    with log.call("publish", **_messages(log, executor, stream, [key], [data], options)) as answer:
-        answer["seq"] = seq = await publish(executor, stream, key, data, headers, options)
-        answer["count"] = int(seq is not None)
-        return seq
-
-
-async def published_many(
-    log: HistoryLog,
-    publish: Any,
-    executor: Any,
-    stream: str,
-    keys: Any,
-    data: Any,
-    headers: Any = None,
-    options: Any = PLAIN,
-) -> Any:
-    """Record `headrace.store.publish_many` and `publish_all`."""
-    with log.call("publish", **_messages(log, executor, stream, keys, data, options)) as answer:
-        answer["count"] = published = await publish(executor, stream, keys, data, headers, options)
-        return published
-
-
-def _messages(log: HistoryLog, executor: Any, stream: str, keys: Any, data: Any, options: Any) -> dict[str, Any]:
+    """Record `headrace.store.publish`, `publish_many` and `publish_all`, whose arguments these are."""
+    one = isinstance(keys, str)
+    options = named.get("options", rest[1] if len(rest) > 1 else PLAIN)
     tx, scheduled = log.transaction_number(executor), due(options) is not None
-    return {"stream": stream, "keys": list(keys), "digests": _digests(data), "tx": tx, "scheduled": scheduled}
+    every = [keys] if one else list(keys)
+    digests = _digests([data] if one else data)
+    with log.call("publish", stream=stream, keys=every, digests=digests, tx=tx, scheduled=scheduled) as answer:
+        result = await publish(executor, stream, keys, data, *rest, **named)
+        if one:
+            answer["seq"] = result
+        answer["count"] = int(result is not None) if one else result
+        return result
 
 
 async def leased(

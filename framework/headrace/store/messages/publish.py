@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import asyncpg
 
 from headrace.model.errors import HeadraceError
-from headrace.model.history_log import published, published_many, recorded
+from headrace.model.history_log import published, recorded
 from headrace.model.messages.publish_options import PLAIN, PublishOptions, encoded
 from headrace.store.database.database import Database, Executor
 from headrace.store.database.direct_statements import MAX_STREAMS, DirectStatements
@@ -93,7 +93,7 @@ async def _publish_many(
     return published
 
 
-publish_many = recorded(published_many)(_publish_many)
+publish_many = recorded(published)(_publish_many)
 
 
 def _in_headers(
@@ -142,7 +142,7 @@ def _some(values: Sequence[T | None] | None, start: int, end: int) -> Sequence[T
     return part if part.count(None) < len(part) else None
 
 
-@recorded(published_many)
+@recorded(published)
 async def publish_all(
     database: Database,
     stream: str,
