@@ -54,7 +54,7 @@ async def list_http_consumers(context: Context, asked: NamePage) -> Listed[HttpC
 
 @methods.read(_PATH, summary="Read a consumer", tags=["Consume API"])
 async def read_http_consumer(context: Context, consumer: AnyConsumerRef) -> HttpConsumer:
-    """Returns the consumer's settings. Filters that were `*` are left out."""
+    """Returns the consumer's settings."""
     cached = await context.consumer_anywhere(consumer, "consume")
     info = await context.admin.consumer(cached.stream.name, cached.name)
     return HttpConsumer.of(await context.visible(info))
