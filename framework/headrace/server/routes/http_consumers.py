@@ -36,7 +36,7 @@ async def create_http_consumer(context: Context, data: JSONBody[NewHttpConsumer]
     have. `*` matches anything."""
     cached = await context.stream(await _stream(context, data), "admin")
     data.stream = UNSET
-    return HttpConsumer.of(await create(context, data.spec(cached.name, records=True)))
+    return HttpConsumer.of(await create(context, data.spec(cached.name, records=True, older=context.older)))
 
 
 @methods.read(

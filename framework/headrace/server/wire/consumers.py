@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec.structs import replace
 
 from headrace.admin.validation import argument, changed, pushed
 from headrace.model import conditions
@@ -72,14 +73,18 @@ class NewConsumer(ConsumerSettings, kw_only=True, forbid_unknown_fields=True):
 
     name: Annotated[str, described(ConsumerSpec, "name", minLength=1, maxLength=MAX_NAME)]
 
-    def spec(self, stream: str, *, records: bool = False) -> ConsumerSpec:
+    def spec(self, stream: str, *, records: bool = False, older: bool = False) -> ConsumerSpec:
         """Return the checked settings. Raises `Problem`, `InvalidInput` or `ConfigurationError`.
 
         Args:
             records: whether `filters` are about records of the consume API.
+            older: whether it is created under `/api`, where captured changes are pushed in their own shape by default.
         """
         check_name(self.name)
         settings = changes(self, None, stream if records else None)
+        push = settings.get("push")
+        if older and push is not None and not (isinstance(self.push, PushSettings) and "shape" in given(self.push)):
+            settings["push"] = replace(push, shape="change")
         begins = {name: settings.pop(name) for name in _FIXED if name in settings}
         at = begins.get("start_time")
         if isinstance(at, datetime) and at.tzinfo is None:
