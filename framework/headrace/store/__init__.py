@@ -200,6 +200,7 @@ from headrace.store.database.migrations import (
 from headrace.store.database.ownership import SCHEMAS
 from headrace.store.database.revisions import newest_revision
 from headrace.store.database.schema import SchemaState
+from headrace.store.maintenance.key_indexes import adjust_key_indexes
 from headrace.store.maintenance.leader import lead, notify_waiting, resign
 from headrace.store.maintenance.retention import (
     StreamToSweep,
@@ -244,17 +245,14 @@ from headrace.store.messages.journeys import ConsumerPlace, MessageBySeq, journe
 from headrace.store.messages.lease import extend_leases, lease, mark_started, reclaim, wait, without_subscription
 from headrace.store.messages.peek import (
     Contents,
-    SeqRange,
     current_history,
     history_and_stream,
-    latest,
-    messages,
     messages_at,
     peek,
 )
 from headrace.store.messages.publish import discard_staged, publish, publish_all, publish_many, publish_staged
 from headrace.store.messages.replay import Selection, replay, republish
-from headrace.store.messages.search import Search, search
+from headrace.store.messages.search import Search, SeqRange, messages, search
 from headrace.store.messages.seek import seek, seek_preview, seek_to
 from headrace.store.messages.settle import settle
 from headrace.store.messages.transactions import (

@@ -17,9 +17,9 @@ from headrace.model.messages.payloads import encode_headers
 from headrace.model.records import Erasure
 from headrace.model.text.error_text import MAX_ERROR
 from headrace.server.access import methods
-from headrace.server.errors import Problem, invalid
+from headrace.server.errors import invalid
 from headrace.server.routes.context import AnyRequest, Context
-from headrace.server.routes.paging import PAGE_SIZE, SeqPage, page
+from headrace.server.routes.paging import HIGHEST, PAGE_SIZE, SeqPage, page
 from headrace.server.routes.parameters import ExactKey, Filter, KeyPattern, KeyRef, Sort, StreamRef, Where, with_query
 from headrace.server.slashes import unmarked
 from headrace.server.wire.common import Listed
@@ -42,6 +42,9 @@ _MOST_ERASURES = MAX_ANSWER_BYTES // (4 * MAX_ERROR)
 """The largest number of erased messages of a page. So many of the longest reasons have the size of a page."""
 
 
+Before = Annotated[int | None, QueryParameter(ge=1, lt=HIGHEST, description="Search only messages with a smaller seq.")]
+
+
 class MessagePage(SeqPage, frozen=True, kw_only=True):
     """A page of the list of messages."""
 
@@ -60,7 +63,7 @@ class MessagePage(SeqPage, frozen=True, kw_only=True):
     summary="List messages",
     tags=["Messages"],
     description="Returns the first messages, or the newest in descending order."
-    f" A page ends once its data and headers have {PAGE_SIZE}.",
+    f" A page ends once its data and headers have {PAGE_SIZE}, or after about a second, even with no message yet.",
 )
 @with_query
 async def list_messages(context: Context, stream: StreamRef, asked: MessagePage) -> Listed[Message]:
@@ -83,13 +86,11 @@ async def list_messages(context: Context, stream: StreamRef, asked: MessagePage)
 
 
 @methods.read("/streams/{stream:str}/messages/{key:str}", summary="Read the latest message of a key", tags=["Messages"])
-async def read_message(context: Context, stream: StreamRef, key: KeyRef) -> Message:
-    """Returns the latest message of a key. 404 if the key has none."""
+async def read_message(context: Context, stream: StreamRef, key: KeyRef, before: Before = None) -> Message:
+    """Returns the latest message of a key. 404 if the key has none. Without an index of keys, a search that takes too long
+    ends with 409 and the seq `before` which to continue."""
     cached = await context.stream(stream, "consume")
-    found = await context.raw_messages.message(cached.name, unmarked(key))
-    if found is None:
-        raise _unknown_key(cached.name, unmarked(key))
-    return Message.of(found, cached.id)
+    return Message.of(await context.raw_messages.message(cached.name, unmarked(key), before), cached.id)
 
 
 @methods.read(
@@ -97,13 +98,14 @@ async def read_message(context: Context, stream: StreamRef, key: KeyRef) -> Mess
     summary="Read the state of a key in each consumer",
     tags=["Messages"],
 )
-async def read_standing(context: Context, stream: StreamRef, key: KeyRef) -> Listed[ConsumerStanding]:
-    """Returns the state of the key's latest message in every consumer of the stream."""
+async def read_standing(
+    context: Context, stream: StreamRef, key: KeyRef, before: Before = None
+) -> Listed[ConsumerStanding]:
+    """Returns the state of the key's latest message in every consumer of the stream. It is searched as by `GET
+    /streams/{stream}/messages/{key}`."""
     cached = await context.stream(stream, "consume")
-    found = await context.reading.standing(cached.name, unmarked(key))
-    if found is None:
-        raise _unknown_key(cached.name, unmarked(key))
-    seq, standings = found
+    seq = (await context.raw_messages.message(cached.name, unmarked(key), before)).seq
+    standings = await store.standing(context.engine.app.database, cached.name, seq, unmarked(key))
     return Listed([ConsumerStanding.of(one, seq) for one in standings])
 
 
@@ -163,10 +165,6 @@ def _one_of(filters: list[str] | None, older: list[str] | None) -> list[str] | N
         text = "filter and key_pattern are the same parameter. Give only filter."
         raise invalid(text, "key_pattern", "It differs from filter, which is its newer name.")
     return older if filters is None else filters
-
-
-def _unknown_key(stream: str, key: str) -> Problem:
-    return Problem(404, "unknown_key", f"The stream {stream!r} has no message with the key {key!r}.")
 
 
 ROUTES: Final[Sequence[HTTPRouteHandler]] = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from time import monotonic
 from typing import Any
 
 from headrace import store
@@ -17,6 +18,10 @@ from headrace.model.records import DeadLetter, PeekedMessage, StoredMessage
 from headrace.model.watching.journeys import Journey
 from headrace.model.watching.operations import SearchStep
 from headrace.server.data_plane.registry import CachedConsumer
+from headrace.server.errors import Problem
+
+SEARCH_TIME = 3.0
+"""Seconds after which a search for the latest message of a key ends, at the end of a step."""
 
 
 class RawMessages(Base):
@@ -28,11 +33,29 @@ class RawMessages(Base):
         async with self._bounded(chosen.where, stream) as executor:
             return await store.messages(executor, stream, chosen, limit=limit, newest=newest, contents=RAW_ANSWER)
 
-    async def message(self, stream: str, key: str) -> StoredMessage | None:
-        """Return the latest message of a key."""
-        check_key(key)
-        async with self._bounded(None, stream) as executor:
-            return await store.latest(executor, stream, key, raw=True)
+    async def message(self, stream: str, key: str, before: int | None) -> StoredMessage:
+        """Return the latest message of a key, of those before a seq if one is given.
+
+        Raises:
+            Problem: there is none (404), or the search takes longer than `SEARCH_TIME` and has to be continued (409).
+        """
+        until = monotonic() + SEARCH_TIME
+        while True:
+            chosen = store.SeqRange(filters=(check_key(key),), end_seq=None if before is None else before - 1)
+            found = await self.messages(stream, chosen, limit=1, newest=True)
+            if found:
+                return found[0]
+            if not found.more:
+                raise Problem(404, "unknown_key", f"The stream {stream!r} has no message with the key {key!r}.")
+            before = found.reached
+            if monotonic() > until:
+                raise Problem(
+                    409,
+                    "not_reached",
+                    f"The key {key!r} is not among the messages from seq {before} on, and earlier ones were not searched. Continue with"
+                    f" before={before}, or set `index_keys` of the stream.",
+                    more={"before": before},
+                )
 
     async def journey(self, stream: str, seq: int, *, limit: int, after: str | None) -> Journey | None:
         """Return the journey of a message."""

@@ -13,7 +13,7 @@ from headrace.model import conditions
 from headrace.model.conditions import Condition
 from headrace.model.messages.payloads import expiry
 from headrace.model.pages import Page
-from headrace.model.records import PEEK_STATES, PeekedMessage, StoredMessage
+from headrace.model.records import PEEK_STATES, PeekedMessage
 from headrace.store.database.database import Executor
 from headrace.store.database.pages import page_of, text_size
 
@@ -33,15 +33,6 @@ class Contents(msgspec.Struct, frozen=True, kw_only=True):
 
 DECODED = Contents()
 """As Python objects, without a limit."""
-
-
-class SeqRange(msgspec.Struct, frozen=True, kw_only=True):
-    """Messages of a stream that match everything that is given. Seqs are inclusive at both ends."""
-
-    filters: Sequence[str] | None = None
-    where: Condition | None = None
-    start_seq: int | None = None
-    end_seq: int | None = None
 
 
 async def peek(
@@ -79,35 +70,6 @@ async def peek(
 
 def _peeked(row: Any, raw: bool) -> PeekedMessage:
     return PeekedMessage(**{**stored(row, raw), "owner": None if row["owner"] is None else str(row["owner"])})
-
-
-async def messages(
-    executor: Executor,
-    stream: str,
-    chosen: SeqRange = SeqRange(),  # noqa: B008 - frozen
-    *,
-    limit: int = 10,
-    newest: bool = False,
-    contents: Contents = DECODED,
-) -> Page[StoredMessage]:
-    """Messages of a stream that match, in the order of seq: the first ones, or the `newest`. Raises `UnknownStream`."""
-    where = encoded(chosen.where)
-    arguments = (stream, chosen.filters, where, chosen.start_seq, limit, newest, chosen.end_seq, contents.max_bytes)
-    rows = await executor.fetch("select * from headrace_internal.messages($1, $2, $3, $4, $5, $6, $7, $8)", *arguments)
-    return await page_of(
-        rows,
-        lambda row: StoredMessage(**stored(row, contents.raw)),
-        limit=limit,
-        max_bytes=contents.max_bytes,
-        sized=CONTENT,
-        backwards=newest,
-    )
-
-
-async def latest(executor: Executor, stream: str, key: str, *, raw: bool = False) -> StoredMessage | None:
-    """The latest message of a key, or None if there is none. `raw` as in `Contents`. Raises `UnknownStream`."""
-    row = await executor.fetchrow("select * from headrace_internal.latest($1, $2)", stream, key)
-    return None if row is None else StoredMessage(**stored(row, raw))
 
 
 def stored(row: Any, raw: bool) -> dict[str, Any]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from datetime import datetime
 
 from headrace.store.database.database import Executor
-from headrace.store.messages.peek import SeqRange, encoded
+from headrace.store.messages.peek import encoded
+from headrace.store.messages.search import SeqRange
 
 
 class Selection(SeqRange, frozen=True, kw_only=True):
