@@ -106,9 +106,11 @@ def changes(settings: ConsumerSettings, before: ConsumerSpec | None, records: st
         records: the stream, if `filters` are about records of the consume API.
     """
     found = given(settings)
+    if "backoff" in found and found.get("backoff_ms", 0) is None:  # as in the answer for an exponential one
+        del found["backoff_ms"]
     if isinstance(settings.filters, dict):
         with argument("filters"):
-            _fields(found, records)
+            _fields(found, records, before)
     found = renamed(ConsumerSpec, found)
     _push(found, settings, None if before is None else before.push)
     if before is not None:
@@ -116,12 +118,14 @@ def changes(settings: ConsumerSettings, before: ConsumerSpec | None, records: st
     return found
 
 
-def _fields(found: dict[str, Any], records: str | None) -> None:
-    """Replace `filters`, sent as an object of fields, by a condition."""
+def _fields(found: dict[str, Any], records: str | None, before: ConsumerSpec | None) -> None:
+    """Replace `filters`, sent as an object of fields, by a condition. A `where` that is the condition of these filters, or of
+    those before, is of an answer that is sent back.
+    """
     condition = condition_of(found.pop("filters"), records)
-    where = found.get("where")
-    if where is not None and condition is not None:
-        condition = conditions.parse(where) & condition
+    where = None if found.get("where") is None else conditions.parse(found["where"])
+    if where is not None and condition is not None and where not in (condition, before and before.where):
+        condition = where & condition
     if condition is not None or "where" not in found:
         found["where"] = condition
 
