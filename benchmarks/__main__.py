@@ -42,7 +42,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     done: list[dict[str, Any]] = []
     failed = []
     with harness.server(asked.database, asked.data_dir, stock=asked.stock) as url:
-        options = Options(url, asked.quick, asked.repeats, asked.messages, asked.batch, asked.seconds)
+        options = Options(
+            url, asked.quick, asked.repeats, asked.messages, asked.batch, asked.seconds, None, asked.index_keys
+        )
         for name in names:
             try:
                 with checks.plain():
@@ -84,6 +86,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--repeats", type=int, metavar="N", help="how often to measure; the median counts")
     parser.add_argument("--messages", type=int, metavar="N", help="how many messages a repeat has")
     parser.add_argument("--batch", type=int, metavar="N", help="messages per batch, in publish and lease")
+    parser.add_argument("--index-keys", action="store_true", help="give the streams an index of keys")
     parser.add_argument("--seconds", type=float, metavar="S", help="how long a paced phase takes")
     return parser
 

@@ -17,6 +17,7 @@ import msgspec
 from benchmarks.limits import PlainLog
 from headrace import store
 from headrace.embedded import EmbeddedPostgres, default_data_dir
+from headrace.model.specs import StreamSpec
 from headrace.store import Database
 
 STREAM = "orders"
@@ -27,6 +28,7 @@ class Options(msgspec.Struct, frozen=True):
 
     Attributes:
         jit: `on` or `off` in the fresh databases. None for the server's setting.
+        index_keys: whether the streams have an index of keys.
     """
 
     server: str
@@ -36,6 +38,7 @@ class Options(msgspec.Struct, frozen=True):
     batch: int | None = None
     seconds: float | None = None
     jit: str | None = None
+    index_keys: bool = False
 
     def count(self, full: int, quick: int) -> int:
         """How many messages a repeat has."""
@@ -115,7 +118,7 @@ async def bench(options: Options) -> AsyncIterator[Bench]:
         try:
             if options.jit is not None:
                 await administrator.execute(f"alter database {name} set jit = {options.jit}")
-            async with _opened(_with_database(options.server, name)) as fresh:
+            async with _opened(_with_database(options.server, name), options.index_keys) as fresh:
                 yield fresh
         finally:
             await administrator.execute(f"drop database if exists {name} with (force)")
@@ -124,12 +127,12 @@ async def bench(options: Options) -> AsyncIterator[Bench]:
 
 
 @asynccontextmanager
-async def _opened(dsn: str) -> AsyncIterator[Bench]:
+async def _opened(dsn: str, index_keys: bool = False) -> AsyncIterator[Bench]:
     database = Database(dsn, application_name="benchmarks")
     await database.open()
     try:
         await store.migrate(database)
-        await store.create_stream(database, STREAM)
+        await store.create_stream(database, StreamSpec(name=STREAM, index_keys=index_keys))
         plain = await PlainLog.create(database)
         try:
             yield Bench(dsn, database, plain)

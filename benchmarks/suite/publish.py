@@ -44,6 +44,7 @@ async def publish(options: Options) -> Result:
         settings={
             "messages": count,
             "batch": size,
+            "index_keys": options.index_keys,
             "connections": 1,
             "payload_bytes": bytes_of(SMALL_NOTE),
             "keys": KEYS.count,

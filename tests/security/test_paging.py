@@ -86,9 +86,9 @@ async def test_messages_are_paged_in_both_directions(api: Api) -> None:
     await messages(api)
     path = "/streams/orders/messages"
     assert seqs(await pages(api, path, limit=3)) == [[1, 2, 3], [4, 5, 6], [7]]
-    assert seqs(await pages(api, path, limit=3, before=7, back=True)) == [[4, 5, 6], [1, 2, 3], []]
+    assert seqs(await pages(api, path, limit=3, before=7, back=True)) == [[4, 5, 6], [1, 2, 3]]
     assert seqs(await pages(api, path, limit=3, sort="seq_desc")) == [[7, 6, 5], [4, 3, 2], [1]]
-    assert seqs(await pages(api, path, limit=3, sort="seq_desc", before=1, back=True)) == [[4, 3, 2], [7, 6, 5], []]
+    assert seqs(await pages(api, path, limit=3, sort="seq_desc", before=1, back=True)) == [[4, 3, 2], [7, 6, 5]]
     middle = await api.get(path, limit=2, after=3)
     assert (middle["next"], middle["prev"]) == (5, 4)
     assert set(await api.get(path, limit=10)) == {"data"}, "no links on the only page"

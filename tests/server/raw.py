@@ -48,10 +48,15 @@ class Client:
                 await self._writer.drain()
                 await asyncio.sleep(0)
 
+    async def head(self) -> bytes:
+        """Read the head of the next answer, which is all of one to HEAD."""
+        async with asyncio.timeout(TIMEOUT):
+            return await self._reader.readuntil(b"\r\n\r\n")
+
     async def answer(self) -> Answer:
         """Read the next answer."""
+        head = (await self.head()).decode("latin-1").split("\r\n")
         async with asyncio.timeout(TIMEOUT):
-            head = (await self._reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
             headers = {
                 name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in head[1:-2])
             }

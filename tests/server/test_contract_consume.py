@@ -24,9 +24,9 @@ _PATH = "/http-consumers/my-http-consumer"
 async def test_a_consumer_is_made_seen_changed_and_deleted(api: Api) -> None:
     await api.stream()
     created = await api.post("/http-consumers", _NEW, 201)
-    filters = {"collection_id": "salesforce:contact"}
-    assert {name: created[name] for name in _NEW} == {**_NEW, "filters": filters}
-    assert (created["stream"], created["where"]) == ("orders", "data.collection_id = 'salesforce:contact'")
+    assert {name: created[name] for name in _NEW} == _NEW
+    condition = "data.collection_id = 'salesforce:contact' and (key like '%' or data.resource_id is not null)"
+    assert (created["stream"], created["where"]) == ("orders", condition)
     found = await api.get(_PATH)
     assert found == created
     assert [one["id"] for one in (await api.get("/http-consumers"))["data"]] == [created["id"]]
@@ -140,6 +140,10 @@ async def test_filters_are_returned_as_they_were_sent() -> None:
         assert condition is not None
         assert filters_of(conditions.describe(condition)) == filters
     assert condition_of({"a": "*"}) is None
+    for filters in ({"a": "*"}, {"collection_id": "x", "resource_id": "*"}, {"id": "*", "b": 1}, {"b": None, "a": "*"}):
+        condition = condition_of(filters, "orders")
+        assert condition is not None
+        assert filters_of(conditions.describe(condition), "orders") == filters
     assert filters_of(None) == {}
     for where in ("data.n > 1", "data.a.b = 1", "key = 'a'", "data.a = 1 or data.b = 2", "data.a = 1 and data.a = 2"):
         assert filters_of(where) is None

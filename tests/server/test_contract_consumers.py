@@ -82,7 +82,7 @@ async def test_a_push_consumer_is_made_by_push_or_by_url(api: Api) -> None:
     await api.stream()
     push = {
         "url": "https://example.com/hook", "headers": {"x-a": "b"}, "secret": "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw",
-        "timeout_ms": 5000, "batch_size": 10, "concurrency": [2, 8],
+        "timeout_ms": 5000, "batch_size": 10, "concurrency": [2, 8], "shape": "change",
     }  # fmt: skip
     created = await api.post(_PATH, {"name": "full", "kind": "push", "push": push}, 201)
     assert created["kind"] == "push"

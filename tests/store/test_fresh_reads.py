@@ -103,10 +103,9 @@ async def test_each_function_that_should_be_inlined_is_called_where_that_is_poss
 Change = Callable[[Any], Awaitable[Any]]
 
 READS = {
-    "latest": "select seq from headrace_internal.latest('orders', 'k')",
     "message": "select key from headrace_internal.message_by_seq('orders', 1)",
-    "search": "select seq from headrace_internal.messages('orders', null, 1, false)",
-    "state": "select state from headrace_internal.key_states('orders', 'k')",
+    "search": "select seq from headrace_internal.search_step('orders', null, 1, 1000, null, 60)",
+    "state": "select state from headrace_internal.key_states('orders', 1, 'k')",
     "stream": "select last_seq from headrace_internal.stream_info('orders')",
     "consumer": "select num_pending from headrace_internal.consumer_info('orders', 'ship')",
     "time": "select headrace_internal.position_at('orders', '-infinity')",

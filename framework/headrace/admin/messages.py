@@ -88,7 +88,8 @@ class Messages(Base):
     ) -> AsyncIterator[list[StoredMessage]]:
         """List messages in seq order, at most `limit`. They are the first from `start_seq` on, or the last if `newest`.
 
-        `key`: only those with this key, which is its history. Without `one_message_per_key`, they are searched in the stream.
+        `key`: only those with this key, which is its history. Without `one_message_per_key` or `index_keys`, they are searched
+        in the stream, step by step.
         They are read in pages of `MAX_ANSWER_BYTES` of data and headers. `messages.pages` has the same arguments and returns an
         asynchronous iterator over these pages, from the newest to the oldest if `newest`.
         """
@@ -107,17 +108,16 @@ class Messages(Base):
     async def message(self, stream: str, key: str) -> StoredMessage | None:
         """Return the latest message of a key, or None if it has no message.
 
-        Without `one_message_per_key`, the stream is searched from its end.
+        Without `one_message_per_key` or `index_keys`, the stream is searched from its end, step by step.
         """
-        check_key(key)
-        async with self._bounded(None, stream) as executor:
-            return await store.latest(executor, stream, key, raw=self._contents.raw)
+        return next(iter(await self.messages(stream, key=check_key(key), newest=True, limit=1)), None)
 
     async def standing(self, stream: str, key: str) -> tuple[int, list[Standing]] | None:
         """Return the seq of a key's latest message, and its state in each consumer. None if the key has no message."""
-        check_key(key)
-        async with self._bounded(None, stream) as executor:
-            return await store.standing(executor, stream, key)
+        message = await self.message(stream, key)
+        if message is None:
+            return None
+        return message.seq, await store.standing(self._database, stream, message.seq, key)
 
     async def republish(
         self, stream: str, target: str, *, dry_run: bool = False, **criteria: Unpack[RangeCriteria]

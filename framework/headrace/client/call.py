@@ -209,7 +209,7 @@ class ListCall(Call):
             if page.data:
                 yield page.data
             rest = None if rest is None else rest - len(page.data)
-            if page.next is None or not page.data or (rest is not None and rest <= 0):
+            if page.next is None or (rest is not None and rest <= 0):
                 return
             bound.arguments["limit"] = rest
             request = self.request(**bound.arguments)

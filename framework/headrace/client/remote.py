@@ -54,6 +54,7 @@ class Remote(Calls):
         transport: sends the requests. The default is the standard library's HTTP client in threads.
 
     Attributes:
+        server: the server.
         unavailable: names of databases behind the server that did not answer, so that what lists returned is not complete.
             Each list adds to them. To learn of one list alone, clear the set before it.
 
@@ -66,8 +67,8 @@ class Remote(Calls):
     def __init__(
         self, server: str | Server = DEFAULT_URL, *, token: str | None = None, transport: Transport | None = None
     ) -> None:
-        server = Server(server, token) if isinstance(server, str) else server
-        self.transport = transport or _http(server)
+        self.server = Server(server, token) if isinstance(server, str) else server
+        self.transport = transport or _http(self.server)
         self.unavailable: set[str] = set()
 
     def close(self) -> None:

@@ -312,6 +312,7 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
     "too_slow": ErrorCode(408, "The headers or the body arrived too slowly."),
     "exists": ErrorCode(409, "The object to create exists already.", AlreadyExists),
     "ambiguous": ErrorCode(409, "Several streams have a consumer of this name, or several databases a schedule."),
+    "not_reached": ErrorCode(409, "A search for a key took too long, and continues before the seq `before`."),
     "in_use": ErrorCode(409, "The object to delete is in use.", InUse),
     "slot_remains": ErrorCode(409, "The replication slot of the source to delete can't be dropped.", SlotRemains),
     "lease_lost": ErrorCode(409, "A strict settle has ack ids with lost leases.", LeaseLost),
@@ -319,7 +320,9 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
         409, "The database was restarted, failed over or was restored, so leases have to be verified.", TimelineChanged
     ),
     "too_large": ErrorCode(413, "The body is too large."),
-    "unsupported_media_type": ErrorCode(415, "Without tokens, the body must not have a content type of forms."),
+    "unsupported_media_type": ErrorCode(
+        415, "The body must not be compressed, nor, without tokens, have a content type of forms."
+    ),
     "invalid": ErrorCode(422, "A field or a parameter is invalid.", InvalidInput),
     "invalid_settings": ErrorCode(422, "The settings contradict each other, or are out of range.", ConfigurationError),
     "source_failed": ErrorCode(422, "The source's settings or its captured database don't allow this.", SourceFailed),

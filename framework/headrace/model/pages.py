@@ -30,11 +30,13 @@ class Page(list[T]):
 
     Attributes:
         more: whether the list may continue, in the direction in which the page was read.
+        reached: the place up to which the list was searched, if that may be beyond the last item.
     """
 
-    def __init__(self, items: Iterable[T] = (), *, more: bool = False) -> None:
+    def __init__(self, items: Iterable[T] = (), *, more: bool = False, reached: int | None = None) -> None:
         super().__init__(items)
         self.more = more
+        self.reached = reached
 
 
 class PageRequest(Struct, Generic[Place], frozen=True, kw_only=True):
@@ -51,10 +53,10 @@ class PageRequest(Struct, Generic[Place], frozen=True, kw_only=True):
 
 
 async def follow(
-    read: Callable[[Place | None, int], Awaitable[Page[T]]],
-    place: Callable[[T], Place],
+    read: Callable[[Any, int], Awaitable[Page[T]]],
+    place: Callable[[T], Any],
     *,
-    after: Place | None = None,
+    after: Any = None,
     first: bool = False,
     limit: int | None = None,
 ) -> AsyncIterator[list[T]]:
@@ -73,7 +75,9 @@ async def follow(
             yield page
             after = place(page[0 if first else -1])
             limit = None if limit is None else limit - len(page)
-        if not page.more or not page:
+        if page.more and page.reached is not None:
+            after = page.reached
+        elif not page.more or not page:
             return
 
 

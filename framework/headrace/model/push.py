@@ -8,7 +8,7 @@ from binascii import Error as NotBase64
 from collections.abc import Mapping
 from copy import copy
 from ipaddress import IPv6Address
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 import msgspec
@@ -26,6 +26,8 @@ LONGEST_HOST, LONGEST_LABEL = 253, 63
 MOST_HEADERS = 50
 LONGEST_HEADER = 8_000
 SECRET = "whsec_"
+
+Shape = Literal["message", "change"]
 
 SMALLEST_KEY, LARGEST_KEY = 24, 64
 """The minimum and maximum size of a signing key in bytes, as Standard Webhooks defines them."""
@@ -56,6 +58,9 @@ class Push(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         batch: The maximum number of messages in a request, which are sent as `{"data": […]}`.
         concurrency: The minimum and maximum number of requests in flight in a server process. The governor
             chooses in between.
+        shape: The form of a message in a request. `message` is as `receive` returns it. `change` has the parts of
+            a captured change or row at the top, as pull consumers by name return it, and any other message is as
+            with `message`. A consumer that is created under `/api` has `change` by default.
     """
 
     url: Annotated[str, Setting(length=(1, LONGEST_URL), example="https://example.com/hook")]
@@ -71,6 +76,7 @@ class Push(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         Setting(unit="messages", limits=(1, 1000), otherwise="one message per request", names=("batch_size",)),
     ] = None
     concurrency: Annotated[tuple[int, int], Setting(otherwise="1 to 64", example="2-8")] = (1, 64)
+    shape: Annotated[Shape, Setting()] = "message"
 
     def __post_init__(self) -> None:
         self.check()

@@ -90,6 +90,7 @@ class StreamInfo(msgspec.Struct, frozen=True, kw_only=True):
     dedupe: bool
     tombstones: bool
     dedupe_window: float
+    index_keys: bool
     first_seq: int | None
     last_seq: int | None
     messages: int

@@ -157,6 +157,8 @@ class StreamSpec(msgspec.Struct, frozen=True, kw_only=True):
         tombstones: A `null` payload deletes its key, after every consumer has received it. It needs
             `one_message_per_key`.
         dedupe_window: How long message ids are remembered, so that a repeated publish has no effect.
+        index_keys: An index of keys, so that the messages of a key or of a filter are found without searching the
+            stream. Publishing takes longer. With `one_message_per_key` there always is one.
     """
 
     name: Annotated[str, Setting(example="mystream", fixed=True)]
@@ -177,6 +179,7 @@ class StreamSpec(msgspec.Struct, frozen=True, kw_only=True):
     dedupe: Annotated[bool, Setting(older=_PROCESS_UNMODIFIED)] = False
     tombstones: Annotated[bool, Setting()] = False
     dedupe_window: Annotated[float, Setting(unit="seconds", limits=(0, 30 * 86400), example="5m")] = 120.0
+    index_keys: Annotated[bool, Setting()] = False
 
     def __post_init__(self) -> None:
         check(self, self._owner)

@@ -35,6 +35,7 @@ from headrace.server.http import (
     Response,
     Scope,
     Send,
+    as_get,
     while_connected,
 )
 from headrace.server.litestar_app import management
@@ -129,6 +130,8 @@ class Server:
         elif scope["type"] != "http":
             await self._management(scope, receive, send)  # type: ignore[arg-type]
         else:
+            if scope["method"] == "HEAD":
+                scope, send = as_get(scope, send)
             try:
                 path = scope[PATH] = read_path(scope)
                 await self._check_origin(scope, path)
@@ -148,7 +151,7 @@ class Server:
         if violation is None or path == "/health" or self._webhooks.find(scope["method"], path) is not None:
             return
         if is_console(path) or path == "/":  # the page has no data. Links from elsewhere lead to it
-            refuses = scope["method"] not in ("GET", "HEAD")
+            refuses = scope["method"] != "GET"
         else:
             try:
                 refuses = await self.access.is_open()
@@ -173,7 +176,7 @@ class Server:
         plane = self.data_plane.find(method, path)
         found = plane or self._webhooks.find(method, path)
         if found is None and (page := console_page(scope, path)) is not None:
-            await page.send(send, head=method == "HEAD")
+            await page.send(send)
             self.monitoring.requests.add("console", method, page.status, perf_counter() - began)
             return
         if found is None:

@@ -54,11 +54,12 @@ def _problem(request: AnyRequest, error: Exception) -> Exception:
         case ValidationException():
             return _invalid(request, error)
         case MethodNotAllowedException():
+            methods = (error.headers or {})["allow"].replace("GET", "GET, HEAD")  # HEAD is answered as GET
             return Problem(
                 405,
                 "method_not_allowed",
-                f"{_request_path(request)} does not support {request.method}. See /docs for its methods.",
-                headers=error.headers,
+                f"{_request_path(request)} does not support {request.method}. Its methods are {methods}.",
+                headers={"allow": methods},
             )
         case NotFoundException():
             return Problem(

@@ -31,6 +31,9 @@ SEND_RESPONSE = "headrace.send_response"
 """Key in the scope of Headrace's own web server. Its function sends a response in one write. ASGI
 needs two, and each wakes the client."""
 
+HEAD = "headrace.head"
+"""Key in the scope of a HEAD request, whose method there is GET: it is answered as GET is, and receives nothing."""
+
 NO_STORE = (b"cache-control", b"no-store")
 
 PROTECTION = (NO_STORE, (b"x-content-type-options", b"nosniff"))
@@ -58,6 +61,21 @@ class Response(msgspec.Struct, frozen=True):
             }
         )
         await send({"type": "http.response.body", "body": self.body})
+
+
+def as_get(scope: Scope, send: Send) -> tuple[Scope, Send]:
+    """Return the GET request as which a HEAD request is answered, and the function that sends the answer without its body."""
+    ended = False
+
+    async def send_head(message: MutableMapping[str, Any]) -> None:
+        nonlocal ended
+        if message["type"] == "http.response.start":
+            await send(message)
+        elif not ended:  # of several pieces the others are not awaited
+            ended = True
+            await send({"type": "http.response.body", "body": b""})
+
+    return {**scope, "method": "GET", HEAD: True, SEND_RESPONSE: lambda response: False}, send_head
 
 
 class Request:

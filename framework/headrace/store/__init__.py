@@ -34,6 +34,7 @@ from headrace.store.database.migrations import *
 from headrace.store.database.ownership import *
 from headrace.store.database.revisions import *
 from headrace.store.database.schema import *
+from headrace.store.maintenance.key_indexes import *
 from headrace.store.maintenance.leader import *
 from headrace.store.maintenance.retention import *
 from headrace.store.maintenance.schedule import *

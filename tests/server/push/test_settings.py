@@ -85,9 +85,9 @@ def test_an_invalid_secret_is_not_disclosed(secret: str) -> None:
 
 def test_a_push_is_shown_without_its_secret() -> None:
     shown = repr(Push(url=URL, secret="whsec_" + KEY, timeout=5))
-    assert (
-        shown
-        == "Push(url='https://shop.example/…', headers={}, secret='…', timeout=5, batch=None, concurrency=(1, 64))"
+    assert shown == (
+        "Push(url='https://shop.example/…', headers={}, secret='…', timeout=5, batch=None, concurrency=(1, 64),"
+        " shape='message')"
     )
 
 

@@ -98,6 +98,11 @@ _BY_FIELD: Mapping[tuple[str, str], Callable[[Any, Any], Effect]] = {
     ("stream", "max_storage"): _max_storage,
     ("stream", "retain_at_least"): _retain_at_least,
     ("stream", "retention"): _retention,
+    ("stream", "index_keys"): lambda _, after: Effect(
+        "Segments get their indexes of keys one after another, and publishing takes longer from now on."
+        if after
+        else "The indexes of keys are dropped. Messages of a key are found by a search."
+    ),
     ("stream", "dedupe_window"): lambda *_: Effect("It counts for ids that were published before, too."),
     ("consumer", "filter"): lambda *_: _FILTER,
     ("consumer", "where"): lambda *_: _FILTER,

@@ -42,6 +42,7 @@ class Streams(Consumers):
         dedupe: bool = False,
         tombstones: bool = False,
         dedupe_window: Duration = "2m",
+        index_keys: bool = False,
     ) -> Any:
         """Declare a stream and its retention. At start it is created, or its settings are changed to these.
 
@@ -67,6 +68,9 @@ class Streams(Consumers):
                 `one_message_per_key`.
             dedupe_window: how long message ids are remembered, so that a repeated publish has no
                 effect.
+            index_keys: an index of keys, so that the messages of a key or of a filter are found without
+                searching the stream. Publishing takes longer. With `one_message_per_key` there always
+                is one.
 
         Returns:
             The typed stream, or the name of a stream without a type. Raises `ConfigurationError` for

@@ -51,6 +51,7 @@ class StreamOptions(TypedDict, total=False):
     dedupe: bool
     tombstones: bool
     dedupe_window: Duration
+    index_keys: bool
 
 
 class TypedStreamOptions(StreamOptions, total=False):

@@ -74,7 +74,7 @@ def use(
     name: Annotated[str | None, Parameter(show_default=False, help="The context's name.")] = None,
     /,
     *,
-    none: Annotated[bool, flag("Use no context, but the project's database or the embedded Postgres.")] = False,
+    none: Annotated[bool, flag("Use no context, but what commands use without one.")] = False,
 ) -> None:
     """Select the context for commands that don't name a server or a database."""
     if (name is None) != none:

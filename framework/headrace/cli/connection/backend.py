@@ -2,7 +2,8 @@
 as fallbacks.
 
 A command calls a server over HTTP and a database by SQL, and prints the same either way. Without any of
-these settings it uses the project's database or the embedded Postgres.
+these settings it uses the project's database, the server on this machine or the embedded Postgres, see
+`preferred_server`.
 """
 
 from __future__ import annotations
@@ -56,8 +57,8 @@ class Backend:
             name="--database",
             show_default=False,
             help="A Postgres URL, instead of a server, such as postgresql://user:password@host:5432/database. Default:"
-            " HEADRACE_DATABASE, then the context in use, then the embedded Postgres. Other users of the machine can see a"
-            " password in it, but not in HEADRACE_DATABASE.",
+            " HEADRACE_DATABASE, then the context in use, then a server on this machine, then the embedded Postgres. Other"
+            " users of the machine can see a password in it, but not in HEADRACE_DATABASE.",
         ),
     ] = None
     as_curl: Annotated[bool, flag("Only print the request to a server, as a curl command.")] = False

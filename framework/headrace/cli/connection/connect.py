@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 from headrace.cli.connection.backend import Backend
+from headrace.cli.connection.local_server import preferred_server
 from headrace.cli.connection.operator import operator
 from headrace.cli.output.stderr import print_notice
 from headrace.cli.processes.event_loop import run_async
@@ -51,7 +52,7 @@ async def administration(backend: Backend) -> AsyncIterator[Administration]:
 
     Also raises what `open_database` raises.
     """
-    target = backend.resolve()
+    target = backend.resolve() or preferred_server()
     if isinstance(target, Server):
         async with _open_remote(target, backend.as_curl) as remote:
             yield remote

@@ -11,7 +11,6 @@ from headrace.cli.connection.backend import Backend
 from headrace.cli.connection.connect import administer
 from headrace.cli.errors import UsageError
 from headrace.cli.options.times import duration
-from headrace.client.address import Server
 from headrace.model.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -40,22 +39,23 @@ def observe(
         raise ConfigurationError(
             "`headrace observe` needs textual, which is not installed. Install it with: pip install 'headrace[observe]'"
         )
-    administer(backend, _observe, _describe_backend(backend), seconds)
+    administer(backend, _observe, backend, seconds)
 
 
-def _describe_backend(backend: Backend) -> str:
+def _describe(backend: Backend, admin: Administration) -> str:
     """Describe the server or the database, for the title."""
     from headrace.app import settings
+    from headrace.client.remote import Remote
     from headrace.model.text.masking import masked
 
-    found = backend.resolve()
-    if isinstance(found, Server):
-        return found.url
-    database = found or settings.read({}).database
+    if isinstance(admin, Remote):
+        return admin.server.url
+    chosen = backend.resolve()
+    database = chosen if isinstance(chosen, str) else settings.read().database
     return "the embedded Postgres" if database is None else masked(database)
 
 
-async def _observe(admin: Administration, title: str, interval: float) -> None:
+async def _observe(admin: Administration, backend: Backend, interval: float) -> None:
     from headrace.cli.observe.observer import Observer
 
-    await Observer(admin, title, interval).run_async()
+    await Observer(admin, _describe(backend, admin), interval).run_async()

@@ -92,6 +92,8 @@ def shown(push: dict[str, Any]) -> str:
         f"concurrency {low}-{high}",
         f"signed {'yes' if push.get('secret') else 'no'}",
     ]
+    if push.get("shape") == "change":
+        facts.append("shape change")
     if push.get("headers"):
         facts.append(f"headers {', '.join(push['headers'])}")
     return ", ".join(facts)

@@ -170,10 +170,11 @@ class Janitor:
                 await self._schedule.wait()
 
     async def vacuum(self, database_retry: DatabaseRetry) -> None:
-        """Vacuum tables that need it until cancelled. Raises `StoreUnavailable`."""
+        """Vacuum tables that need it, and make and drop indexes of keys, until cancelled. Raises `StoreUnavailable`."""
         while True:
             await self._leading.wait()
             await self._vacuum.run()
+            await store.adjust_key_indexes(self._database)
             database_retry.cleared()
             await anyio.sleep(USUAL)
 

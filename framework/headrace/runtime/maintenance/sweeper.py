@@ -115,6 +115,7 @@ async def sweep(database: store.Database, *, now: datetime | None = None) -> Swe
     swept = await Sweeper(database).sweep(now)
     swept.published, _ = await Scheduler(database).deliver(now)
     swept.vacuumed = await Vacuum(database).run()
+    await store.adjust_key_indexes(database)
     return swept
 
 

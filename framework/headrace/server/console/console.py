@@ -66,12 +66,12 @@ class Page(msgspec.Struct, frozen=True):
     headers: tuple[tuple[bytes, bytes], ...] = ()
     body: bytes = b""
 
-    async def send(self, send: Send, *, head: bool = False) -> None:
-        """Send it, without its body to a HEAD request."""
+    async def send(self, send: Send) -> None:
+        """Send it."""
         length = () if self.status == 304 else ((b"content-length", b"%d" % len(self.body)),)
         headers = [*self.headers, *length, *_PROTECTION]
         await send({"type": "http.response.start", "status": self.status, "headers": headers})
-        await send({"type": "http.response.body", "body": b"" if head else self.body})
+        await send({"type": "http.response.body", "body": self.body})
 
 
 def is_console(path: str) -> bool:
@@ -85,12 +85,13 @@ def console_page(scope: Scope, path: str) -> Page | None:
     Args:
         path: the path below the mount point, without a slash at its end.
     """
-    if scope["method"] not in ("GET", "HEAD"):
-        return None
+    reads = scope["method"] == "GET"
     if path == "/":
-        return _to_home(scope) if _accepts_html(scope["headers"]) else None
+        return _to_home(scope) if reads and _accepts_html(scope["headers"]) else None
     if not is_console(path):
         return None
+    if not reads:
+        return Page(405, ((b"allow", b"GET, HEAD"), NO_STORE))
     raw = _raw_path(scope)
     if path == HOME and not raw.endswith("/"):
         return _redirect(f"{raw.rpartition('/')[2]}/")

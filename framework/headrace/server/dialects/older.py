@@ -11,7 +11,7 @@ import re
 import msgspec
 from msgspec import Raw, Struct
 
-from headrace.server.wire.consumer_answers import Consumer
+from headrace.server.wire.consumer_answers import Consumer, HttpConsumer
 from headrace.server.wire.consumers import NewConsumer
 from headrace.server.wire.streams import NewStream, Stream
 
@@ -26,6 +26,8 @@ def _echoes(answer: type[Struct], request: type[Struct]) -> frozenset[str]:
 _ECHOES = {
     re.compile(r"/api/streams(/[^/]+)?"): _echoes(Stream, NewStream),
     re.compile(r"/api/streams/[^/]+/consumers(/[^/]+)?"): _echoes(Consumer, NewConsumer),
+    re.compile(r"/api/http-consumers"): _echoes(HttpConsumer, NewConsumer) - {"stream"},  # it names its stream
+    re.compile(r"/api/http-consumers/[^/]+"): _echoes(HttpConsumer, NewConsumer),
 }
 """What requests may send back, by the paths of their objects."""
 
@@ -41,8 +43,12 @@ def without_echoes(path: str, body: bytes) -> bytes:
                 fields = _decode(body)
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 return body
-            if echoes & fields.keys():
-                return msgspec.json.encode({name: value for name, value in fields.items() if name not in echoes})
+            kept = {name: value for name, value in fields.items() if name not in echoes}
+            if (
+                bytes(kept.get("filters", b"")) == b"null"
+            ):  # of a condition that no filters express, which is in `where`
+                del kept["filters"]
+            return body if len(kept) == len(fields) else msgspec.json.encode(kept)
     return body
 
 

@@ -23,12 +23,12 @@ from headrace.server.data_plane.bodies import (
     decode_settle,
     delay_in_seconds,
 )
-from headrace.server.data_plane.receive_request import ClientGone, Share
+from headrace.server.data_plane.receive_request import NOTHING, ClientGone, Share
 from headrace.server.data_plane.registry import CachedConsumer, CachedStream
 from headrace.server.decoding.jobs import RECEIVED
 from headrace.server.engine import Engine
 from headrace.server.errors import Problem, StaleAckIds
-from headrace.server.http import Request, Response
+from headrace.server.http import HEAD, Request, Response
 from headrace.server.lookups import Lookups, UnknownWithinScopes
 from headrace.server.transport.limits import Limits
 
@@ -82,7 +82,9 @@ class Operations:
         self, request: Request, consumer: CachedConsumer, batch_size: int, wait_for: float
     ) -> Share | None:
         """Lease messages for a client. None if it disconnects before the answer. The messages
-        are then released."""
+        are then released. HEAD leases none."""
+        if HEAD in request.scope:
+            return NOTHING
         if (violation := consuming_get(request.scope)) is not None and request.caller.via == "open":
             raise self._limits.refuse(violation)
         try:

@@ -103,7 +103,7 @@ class Monitoring:
         if page is None:
             return False
         try:
-            if scope["method"] not in ("GET", "HEAD"):
+            if scope["method"] != "GET":
                 raise Problem(
                     405, "method_not_allowed", f"{path} supports GET and HEAD only.", headers={"allow": "GET, HEAD"}
                 )
@@ -113,7 +113,7 @@ class Monitoring:
             return True
         headers = [(b"content-type", kind), (b"content-length", b"%d" % len(body)), *PROTECTION]
         await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
+        await send({"type": "http.response.body", "body": body})
         return True
 
     async def _health(self, _: Scope) -> Page:

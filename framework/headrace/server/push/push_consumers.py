@@ -30,6 +30,7 @@ from headrace.server.push.handler import PushHandler
 from headrace.server.push.http_client import PushClient, PushClients
 from headrace.server.push.request_bodies import RequestBodies
 from headrace.server.push.signing import RequestSigner
+from headrace.server.wire.dialect_answers import ConsumerNamed
 from headrace.store import AnswerToRecord, PushConsumer
 from headrace.store.database.retry import DatabaseRetry, run_with_retry
 
@@ -211,7 +212,12 @@ class PushConsumers:
         client = self._clients.open(consumer.stream_number)
         push_handler = PushHandler(
             push,
-            RequestBodies(consumer.number, consumer.stream_id, ack_ids),
+            RequestBodies(
+                consumer.number,
+                consumer.stream_id,
+                ack_ids,
+                ConsumerNamed(consumer.id, spec.name) if push.shape == "change" else None,
+            ),
             RequestSigner(consumer.id, push.key),
             client,
             _user_agent(),

@@ -6,10 +6,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import msgspec
+from msgspec import Struct
 
 from headrace.model.ack_ids import AckIds
 from headrace.runtime.messages.message import Message
-from headrace.server.data_plane.bodies import Deliveries, Delivery, WireMessage
+from headrace.server.data_plane.bodies import Delivery, WireMessage
+from headrace.server.wire.dialect_answers import ConsumerNamed, change
 
 _NULL = msgspec.Raw(b"null")
 
@@ -25,11 +27,13 @@ class RequestBodies:
         consumer: the consumer's number.
         stream_id: its stream's UUID.
         ack_ids: makes the ids with which a receiver may settle a message itself.
+        named: the consumer, if captured changes are sent with their parts at the top.
     """
 
-    def __init__(self, consumer: int, stream_id: str, ack_ids: AckIds) -> None:
+    def __init__(self, consumer: int, stream_id: str, ack_ids: AckIds, named: ConsumerNamed | None = None) -> None:
         self._consumer = consumer
         self._stream_id = stream_id
+        self._named = named
         self._seal = ack_ids.seal
         self._encode = msgspec.json.Encoder().encode
 
@@ -39,12 +43,15 @@ class RequestBodies:
 
     def many(self, messages: Iterable[Message]) -> bytes:
         """Return the body for several messages."""
-        return self._encode(Deliveries([self._delivery(message) for message in messages]))
+        return self._encode({"data": [self._delivery(message) for message in messages]})
 
-    def _delivery(self, message: Message) -> Delivery:
+    def _delivery(self, message: Message) -> Struct:
+        ack_id = self._seal(self._consumer, message.lease.id, message.seq, message.attempt, _NO_LEASE_SIZE)
+        if self._named is not None and (captured := change(message.raw, self._named, ack_id)) is not None:
+            return captured
         headers = message.raw_headers
         return Delivery(
-            self._seal(self._consumer, message.lease.id, message.seq, message.attempt, _NO_LEASE_SIZE),
+            ack_id,
             WireMessage(
                 message.key,
                 msgspec.Raw(message.raw),

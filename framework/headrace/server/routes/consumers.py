@@ -31,7 +31,7 @@ async def create_consumer(context: Context, stream: StreamRef, data: JSONBody[Ne
     """Creates a consumer. A setting may have any of the names that it has in the answer. 409 if the
     stream has a consumer of this name."""
     cached = await context.stream(stream, "admin")
-    return Consumer.of(await create(context, data.spec(cached.name)))
+    return Consumer.of(await create(context, data.spec(cached.name, older=context.older)))
 
 
 @methods.read(

@@ -23,6 +23,7 @@ from headrace.server.access.scopes import Access, Forbidden, Need
 from headrace.server.callers import CALLER, Caller, Identity
 from headrace.server.data_plane.registry import CachedConsumer, CachedStream
 from headrace.server.dialects.dispatch import DataPlane
+from headrace.server.dialects.older import PREFIX
 from headrace.server.dialects.webhooks import Webhooks
 from headrace.server.engine import Engine
 from headrace.server.http import Endpoint, Response
@@ -67,9 +68,11 @@ class RouteContext:
     Args:
         parts: of the request's database.
         caller: the caller.
+        older: whether the request is one of the older API, under `/api`.
     """
 
-    def __init__(self, parts: Parts, caller: Caller) -> None:
+    def __init__(self, parts: Parts, caller: Caller, *, older: bool = False) -> None:
+        self.older = older
         self.engine = parts.engine
         self.access = parts.access
         self.data_plane = parts.data_plane
@@ -82,7 +85,7 @@ class RouteContext:
     @staticmethod
     def of(scope: Scope) -> RouteContext:
         """Return the context of a request, from what the server has put into its scope."""
-        return RouteContext(scope["state"][PARTS], scope["state"][CALLER])
+        return RouteContext(scope["state"][PARTS], scope["state"][CALLER], older=scope["path"].startswith(PREFIX))
 
     @property
     def admin(self) -> Admin:

@@ -34,7 +34,7 @@ async def create_http_consumer(context: Context, data: JSONBody[NewHttpConsumer]
     have. `*` matches anything."""
     cached = await context.stream(await _stream(context, data), "admin")
     data.stream = UNSET
-    return HttpConsumer.of(await create(context, data.spec(cached.name, records=True)))
+    return HttpConsumer.of(await create(context, data.spec(cached.name, records=True, older=context.older)))
 
 
 @methods.read(
@@ -52,7 +52,7 @@ async def list_http_consumers(context: Context, asked: NamePage) -> Listed[HttpC
 
 @methods.read(_PATH, summary="Read a consumer", tags=["Consume API"])
 async def read_http_consumer(context: Context, consumer: AnyConsumerRef) -> HttpConsumer:
-    """Returns the consumer's settings. Filters that were `*` are left out."""
+    """Returns the consumer's settings."""
     cached = await context.consumer_anywhere(consumer, "consume")
     info = await context.admin.consumer(cached.stream.name, cached.name)
     return HttpConsumer.of(await context.visible(info))

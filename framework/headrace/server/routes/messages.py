@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from time import monotonic
 from typing import Annotated
 
 import msgspec
@@ -11,13 +12,14 @@ from msgspec.structs import asdict, replace
 from headrace import store
 from headrace.admin.messages import messages_page, publish_by_hand
 from headrace.admin.validation import MAX_ANSWER_BYTES, of_key, selection_of
+from headrace.model.keys import check_key
 from headrace.model.messages.payloads import encode_headers
-from headrace.model.records import Erasure
+from headrace.model.records import Erasure, StoredMessage
 from headrace.model.text.error_text import MAX_ERROR
 from headrace.server.access import methods
 from headrace.server.errors import Problem, invalid
 from headrace.server.routes.context import AnyRequest, Context
-from headrace.server.routes.paging import PAGE_SIZE, SeqPage, page
+from headrace.server.routes.paging import HIGHEST, PAGE_SIZE, SeqPage, page
 from headrace.server.routes.parameters import ExactKey, Filter, KeyPattern, KeyRef, Sort, StreamRef, Where, with_query
 from headrace.server.slashes import unmarked
 from headrace.server.wire.common import Listed
@@ -39,6 +41,11 @@ from headrace.server.wire.messages import (
 _MOST_ERASURES = MAX_ANSWER_BYTES // (4 * MAX_ERROR)
 """The largest number of erased messages of a page. So many of the longest reasons have the size of a page."""
 
+SEARCH_TIME = 3.0
+"""Seconds after which a search for the latest message of a key ends, at the end of a step."""
+
+Before = Annotated[int | None, QueryParameter(ge=1, lt=HIGHEST, description="Search only messages with a smaller seq.")]
+
 
 class MessagePage(SeqPage, frozen=True, kw_only=True):
     """A page of the list of messages."""
@@ -58,7 +65,7 @@ class MessagePage(SeqPage, frozen=True, kw_only=True):
     summary="List messages",
     tags=["Messages"],
     description="Returns the first messages, or the newest in descending order."
-    f" A page ends once its data and headers have {PAGE_SIZE}.",
+    f" A page ends once its data and headers have {PAGE_SIZE}, or after about a second, even with no message yet.",
 )
 @with_query
 async def list_messages(context: Context, stream: StreamRef, asked: MessagePage) -> Listed[Message]:
@@ -81,13 +88,11 @@ async def list_messages(context: Context, stream: StreamRef, asked: MessagePage)
 
 
 @methods.read("/streams/{stream:str}/messages/{key:str}", summary="Read the latest message of a key", tags=["Messages"])
-async def read_message(context: Context, stream: StreamRef, key: KeyRef) -> Message:
-    """Returns the latest message of a key. 404 if the key has none."""
+async def read_message(context: Context, stream: StreamRef, key: KeyRef, before: Before = None) -> Message:
+    """Returns the latest message of a key. 404 if the key has none. Without an index of keys, a search that takes too long
+    ends with 409 and the seq `before` which to continue."""
     cached = await context.stream(stream, "consume")
-    message = await context.reading.message(cached.name, unmarked(key))
-    if message is None:
-        raise _unknown_key(cached.name, unmarked(key))
-    return Message.of(message, cached.id)
+    return Message.of(await _latest(context, cached.name, unmarked(key), before), cached.id)
 
 
 @methods.read(
@@ -95,13 +100,14 @@ async def read_message(context: Context, stream: StreamRef, key: KeyRef) -> Mess
     summary="Read the state of a key in each consumer",
     tags=["Messages"],
 )
-async def read_standing(context: Context, stream: StreamRef, key: KeyRef) -> Listed[ConsumerStanding]:
-    """Returns the state of the key's latest message in every consumer of the stream."""
+async def read_standing(
+    context: Context, stream: StreamRef, key: KeyRef, before: Before = None
+) -> Listed[ConsumerStanding]:
+    """Returns the state of the key's latest message in every consumer of the stream. It is searched as by `GET
+    /streams/{stream}/messages/{key}`."""
     cached = await context.stream(stream, "consume")
-    standing = await context.reading.standing(cached.name, unmarked(key))
-    if standing is None:
-        raise _unknown_key(cached.name, unmarked(key))
-    seq, standings = standing
+    seq = (await _latest(context, cached.name, unmarked(key), before)).seq
+    standings = await store.standing(context.engine.app.database, cached.name, seq, unmarked(key))
     return Listed([ConsumerStanding.of(one, seq) for one in standings])
 
 
@@ -165,5 +171,26 @@ def _one_of(filters: list[str] | None, older: list[str] | None) -> list[str] | N
     return older if filters is None else filters
 
 
-def _unknown_key(stream: str, key: str) -> Problem:
-    return Problem(404, "unknown_key", f"The stream {stream!r} has no message with the key {key!r}.")
+async def _latest(context: Context, stream: str, key: str, before: int | None) -> StoredMessage:
+    """Return the latest message of a key, of those before a seq if one is given.
+
+    Raises:
+        Problem: there is none (404), or the search takes longer than `SEARCH_TIME` and has to be continued (409).
+    """
+    until = monotonic() + SEARCH_TIME
+    while True:
+        chosen = store.SeqRange(filters=(check_key(key),), end_seq=None if before is None else before - 1)
+        messages = await messages_page(context.reading, stream, chosen, limit=1, newest=True)
+        if messages:
+            return messages[0]
+        if not messages.more:
+            raise Problem(404, "unknown_key", f"The stream {stream!r} has no message with the key {key!r}.")
+        before = messages.reached
+        if monotonic() > until:
+            raise Problem(
+                409,
+                "not_reached",
+                f"The key {key!r} is not among the messages from seq {before} on, and earlier ones were not searched. Continue with"
+                f" before={before}, or set `index_keys` of the stream.",
+                more={"before": before},
+            )

@@ -81,10 +81,11 @@ def page(
         show: converts an item to its form in the answer.
         unavailable: the databases that did not answer.
     """
-    following = previous = None
-    if found:
-        following = place(found[-1]) if found.more or asked.before is not None else None
-        previous = place(found[0]) if (found.more if asked.before is not None else asked.after is not None) else None
+    before = asked.before is not None
+    first, last = (place(found[0]), place(found[-1])) if found else (None, None)
+    end = found.reached if found.reached is not None else first if before else last  # where it continues
+    following = (last if before else end) if found.more or before else None
+    previous = (end if before else first) if (found.more if before else asked.after is not None) else None
     return Listed([show(item) for item in found], following, previous, list(unavailable))
 
 

@@ -96,3 +96,9 @@ def declared_size(scope: Scope) -> int | None:
         if name == b"transfer-encoding":
             return 0
     return None
+
+
+def encoding_of(scope: Scope) -> bytes | None:
+    """Return the encoding of a body, such as gzip, or None if it is sent as it is."""
+    found = b", ".join(value for name, value in scope["headers"] if name == b"content-encoding").strip()
+    return None if found.lower() in (b"", b"identity") else found

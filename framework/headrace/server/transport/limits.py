@@ -20,7 +20,7 @@ from headrace.server.http import SEND_RESPONSE, Receive, Scope, Send
 from headrace.server.options import Options
 from headrace.server.transport import refusals
 from headrace.server.transport.clients import Clients
-from headrace.server.transport.incoming_bodies import IncomingBodies, declared_size
+from headrace.server.transport.incoming_bodies import IncomingBodies, declared_size, encoding_of
 from headrace.server.transport.turns import Turns
 from headrace.store.connections.fair_shares import FairShares, NoPlace
 
@@ -321,14 +321,12 @@ class Limits:
             limit: the largest body, `body` by default.
 
         Raises:
-            Problem: the body is too large (413) or too slow (408), its caller has too many bytes under way (429), the server
+            Problem: the body is compressed (415), too large (413) or too slow (408), its caller has too many bytes under way (429), the server
                 holds too many (503), or the client has disconnected before the end of the body (400).
         """
         limit = limit or self.body
         declared = declared_size(scope)
-        if (
-            declared is None and SEND_RESPONSE in scope
-        ):  # Headrace's own HTTP/1.1 parser, and no header announces a body
+        if declared is None and SEND_RESPONSE in scope:  # Headrace's own parser, and no header announces a body
             return []
         if declared is not None and declared > limit.size:
             raise self.refuse(refusals.body_too_large(*limit))
@@ -340,6 +338,8 @@ class Limits:
                 if message["type"] == "http.disconnect":
                     raise Problem(400, "incomplete", "The client disconnected before the end of the body.")
                 piece = message.get("body", b"")
+                if piece and not size and (encoding := encoding_of(scope)) is not None:
+                    raise self.refuse(refusals.encoded_body(encoding))
                 size += len(piece)
                 if size > limit.size:
                     raise self.refuse(refusals.body_too_large(*limit))

@@ -55,6 +55,7 @@ class Connection(HttpToolsProtocol):
         self._framing = 0  # bytes since the body's last byte, such as trailers
         self._ignore_input = False
         self._refusal: Problem | None = None
+        self._last: Problem | None = None  # a refusal that waits for the responses to earlier requests
         self._exchange: Exchange | None = None  # the request that is being parsed, if it needs no ASGI
         self._answering: Exchange | RequestResponseCycle | None = None  # the request whose response is the next one
         self._begun = 0  # requests that began in the last piece
@@ -247,11 +248,13 @@ class Connection(HttpToolsProtocol):
         for name, value in headers:
             super().on_header(name, value)
         super().on_headers_complete()
-        if self.parser.should_upgrade():
-            self.cycle.keep_alive = False
+        cycle = self.cycle
+        cycle.keep_alive = self.parser.should_keep_alive() and not self.parser.should_upgrade()
+        if cycle.keep_alive and self.parser.get_http_version() == "1.0":  # only a client that asks for it
+            cycle.default_headers = [*cycle.default_headers, (b"connection", b"keep-alive")]
         if not self.pipeline:
-            self._answering = self.cycle
-        self.scope[SEND_RESPONSE] = partial(send_at_once, self.cycle)  # type: ignore[literal-required]  # its task has not begun
+            self._answering = cycle
+        self.scope[SEND_RESPONSE] = partial(send_at_once, cycle)  # type: ignore[literal-required]  # its task has not begun
 
     def _is_too_large(self) -> bool:
         """Return whether the known part of the head is too large.
@@ -290,6 +293,9 @@ class Connection(HttpToolsProtocol):
         """End a response. If the request's body has not ended, the rest is awaited for a moment,
         so that the client gets the response."""
         cycle = self.cycle
+        if self._last is not None and not self.pipeline:
+            self._end_with(self._last)
+            return
         if isinstance(cycle, Exchange) and not self.pipeline:
             self._end_exchange()
             return
@@ -330,14 +336,23 @@ class Connection(HttpToolsProtocol):
             self.transport.close()
 
     def _refuse(self, problem: Problem) -> None:
-        """Respond with a problem and end the connection."""
+        """Respond with a problem after the responses to earlier requests, and end the connection."""
         self.limits.refuse(problem)
         self._ignore_input = True
         self._cancel_deadline()
-        if self.transport.is_closing():
+        cycle = self.cycle
+        if self.pipeline and self.pipeline[0][0] is cycle and cycle.more_body:
+            self.pipeline.popleft()  # the malformed request itself, which has not begun
+        elif cycle is not None and not cycle.response_complete and cycle.more_body:
+            self.transport.close()  # the request in progress itself, which may have begun to respond
             return
-        if self.cycle is not None and not self.cycle.response_complete:
-            self.transport.close()  # the client awaits another response, into which this one must not be written
+        if cycle is None or (cycle.response_complete and not self.pipeline):
+            self._end_with(problem)
+        else:
+            self._last = problem
+
+    def _end_with(self, problem: Problem) -> None:
+        if self.transport.is_closing():
             return
         self.transport.write(refusals.last_response(problem))
         if self.transport.can_write_eof():

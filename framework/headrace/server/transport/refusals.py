@@ -69,6 +69,17 @@ def body_too_large(limit: int, remedy: str) -> Problem:
     return Problem(413, "too_large", f"The body is larger than {limit:,} bytes. {remedy}")
 
 
+def encoded_body(encoding: bytes) -> Problem:
+    """A body that is compressed."""
+    return Problem(
+        415,
+        "unsupported_media_type",
+        f"The body has the Content-Encoding {encoding.decode('latin-1')!r:.80}, which the server does not decode. Send the JSON as it"
+        " is, without this header.",
+        headers={"accept-encoding": "identity"},
+    )
+
+
 def body_too_slow(timeout: float) -> Problem:
     """A body that paused for more than `timeout` seconds, or trickled."""
     return Problem(408, "too_slow", f"The body arrived too slowly. Each piece of it may take {timeout:g} seconds.")

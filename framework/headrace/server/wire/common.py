@@ -47,6 +47,9 @@ class Error(Struct, kw_only=True, omit_defaults=True):
     stale: Annotated[list[str] | None, Meta(description="Of a strict settle: the ack ids whose leases were lost.")] = (
         None
     )
+    before: Annotated[
+        int | None, Meta(description="Of a search for a key: the seq from which on all was searched.")
+    ] = None
 
 
 class Deleted(Struct):

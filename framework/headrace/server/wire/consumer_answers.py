@@ -85,10 +85,7 @@ class HttpConsumer(_ConsumerFields, kw_only=True):
 
     filters: Annotated[
         dict[str, Any] | None,
-        Meta(
-            description="Top-level fields of the data and their values, without those that were `*`. Null if its"
-            " condition is another one."
-        ),
+        Meta(description="Top-level fields of the data and their values. Null if its condition is another one."),
     ]
 
     @classmethod

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec.structs import replace
 
 from headrace.admin.validation import argument, changed, pushed
 from headrace.model import conditions
@@ -72,14 +73,18 @@ class NewConsumer(ConsumerSettings, kw_only=True, forbid_unknown_fields=True):
 
     name: Annotated[str, described(ConsumerSpec, "name", minLength=1, maxLength=MAX_NAME)]
 
-    def spec(self, stream: str, *, records: bool = False) -> ConsumerSpec:
+    def spec(self, stream: str, *, records: bool = False, older: bool = False) -> ConsumerSpec:
         """Return the checked settings. Raises `Problem`, `InvalidInput` or `ConfigurationError`.
 
         Args:
             records: whether `filters` are about records of the consume API.
+            older: whether it is created under `/api`, where captured changes are pushed in their own shape by default.
         """
         check_name(self.name)
         settings = changes(self, None, stream if records else None)
+        push = settings.get("push")
+        if older and push is not None and not (isinstance(self.push, PushSettings) and "shape" in given(self.push)):
+            settings["push"] = replace(push, shape="change")
         begins = {name: settings.pop(name) for name in _FIXED if name in settings}
         at = begins.get("start_time")
         if isinstance(at, datetime) and at.tzinfo is None:
@@ -101,9 +106,11 @@ def changes(settings: ConsumerSettings, before: ConsumerSpec | None, records: st
         records: the stream, if `filters` are about records of the consume API.
     """
     found = given(settings)
+    if "backoff" in found and found.get("backoff_ms", 0) is None:  # as in the answer for an exponential one
+        del found["backoff_ms"]
     if isinstance(settings.filters, dict):
         with argument("filters"):
-            _fields(found, records)
+            _fields(found, records, before)
     found = renamed(ConsumerSpec, found)
     _push(found, settings, None if before is None else before.push)
     if before is not None:
@@ -111,12 +118,14 @@ def changes(settings: ConsumerSettings, before: ConsumerSpec | None, records: st
     return found
 
 
-def _fields(found: dict[str, Any], records: str | None) -> None:
-    """Replace `filters`, sent as an object of fields, by a condition."""
+def _fields(found: dict[str, Any], records: str | None, before: ConsumerSpec | None) -> None:
+    """Replace `filters`, sent as an object of fields, by a condition. A `where` that is the condition of these filters, or of
+    those before, is of an answer that is sent back.
+    """
     condition = condition_of(found.pop("filters"), records)
-    where = found.get("where")
-    if where is not None and condition is not None:
-        condition = conditions.parse(where) & condition
+    where = None if found.get("where") is None else conditions.parse(found["where"])
+    if where is not None and condition is not None and where not in (condition, before and before.where):
+        condition = where & condition
     if condition is not None or "where" not in found:
         found["where"] = condition
 

@@ -29,7 +29,9 @@ class _Captured(Struct):
     action: Raw | UnsetType = UNSET
 
 
-class _Named(Struct):
+class ConsumerNamed(Struct):
+    """The consumer that received the message."""
+
     id: str
     name: str
 
@@ -65,35 +67,45 @@ def changes(consumer: CachedConsumer, share: Share, *, in_data: bool = False) ->
     Args:
         in_data: whether the parts of a change are in `data`, instead of beside the ids.
     """
-    named = Raw(_encode(_Named(consumer.id, consumer.name)))
+    named = ConsumerNamed(consumer.id, consumer.name)
     found = [_data(data, at, named) for data, at in zip(share.data, share.created_at, strict=True)]
     if in_data:
         return _encode(
             {"data": [_ChangeInData(ack_id, ack_id, one) for ack_id, one in zip(share.ack_ids, found, strict=True)]}
         )
-    return _encode(
-        {
-            "data": [
-                _Change(one.record, one.changes, one.action, one.metadata, ack_id, ack_id)
-                for ack_id, one in zip(share.ack_ids, found, strict=True)
-            ]
-        }
-    )
+    return _encode({"data": [_with_ids(one, ack_id) for ack_id, one in zip(share.ack_ids, found, strict=True)]})
 
 
-def _data(data: str, at: datetime, consumer: Raw) -> _Data:
+def change(data: str | bytes, consumer: ConsumerNamed, ack_id: str) -> Struct | None:
+    """Return a captured change or row as dialect B does, or None if a message's data is of another shape."""
+    found = _captured_in(data, consumer)
+    return None if found is None else _with_ids(found, ack_id)
+
+
+def _with_ids(found: _Data, ack_id: str) -> _Change:
+    return _Change(found.record, found.changes, found.action, found.metadata, ack_id, ack_id)
+
+
+def _data(data: str, at: datetime, consumer: ConsumerNamed) -> _Data:
+    found = _captured_in(data, consumer)
+    if found is not None:
+        return found
+    metadata = {
+        "table_schema": None,
+        "table_name": None,
+        "commit_timestamp": at,
+        "commit_lsn": None,
+        "commit_idx": None,
+        "consumer": consumer,
+    }
+    return _Data(Raw(data), UNSET, UNSET, metadata)
+
+
+def _captured_in(data: str | bytes, consumer: ConsumerNamed) -> _Data | None:
     try:
         found = _captured.decode(data)
     except (msgspec.DecodeError, RecursionError):  # of another shape, or JSON that only Postgres accepts
-        metadata = {
-            "table_schema": None,
-            "table_name": None,
-            "commit_timestamp": at,
-            "commit_lsn": None,
-            "commit_idx": None,
-            "consumer": consumer,
-        }
-        return _Data(Raw(data), UNSET, UNSET, metadata)
+        return None
     return _Data(found.record, found.changes, found.action, {**found.metadata, "consumer": consumer})
 
 
@@ -126,13 +138,6 @@ def _record(data: str, seq: int, stream: str, key: str, at: datetime) -> dict[st
 
 
 # --- the same answers, typed for OpenAPI
-
-
-class ConsumerNamed(Struct):
-    """The consumer that received the message."""
-
-    id: str
-    name: str
 
 
 class Metadata(Struct, kw_only=True):

@@ -8,7 +8,7 @@ from decimal import Decimal
 from typing import Any
 
 from headrace.model import conditions
-from headrace.model.conditions import And, Compare, Condition, In, Null, Or
+from headrace.model.conditions import And, Compare, Condition, In, Match, Null, Or
 from headrace.model.conditions.paths import join, split
 from headrace.model.conditions.tree import Scalar
 from headrace.model.errors import InvalidFilter
@@ -22,14 +22,14 @@ def condition_of(filters: Mapping[str, Any], stream: str | None = None) -> Condi
     """Convert an object of filters to a condition. None if it matches everything.
 
     A list matches any of its values. Null matches a field that is missing or null. `*` matches
-    anything. Raises `InvalidFilter`.
+    anything, and is kept for records, since they are shown with it. Raises `InvalidFilter`.
 
     Args:
         stream: the name of the consumer's stream, if the filters are about records of the consume
             API. Members that a record's data lacks are filled from its message, and the filters
             match them as they are shown.
     """
-    tests = [_test(name, value, stream) for name, value in filters.items() if value != ANY]
+    tests = [_test(name, value, stream) for name, value in filters.items() if stream is not None or value != ANY]
     if not tests:
         return None
     return tests[0] if len(tests) == 1 else And(tuple(tests))
@@ -37,6 +37,8 @@ def condition_of(filters: Mapping[str, Any], stream: str | None = None) -> Condi
 
 def _test(name: str, value: Any, stream: str | None) -> Condition:
     field = join(("data", name))
+    if value == ANY:  # the first test is true and cheap, the other one has the name
+        return Or((Match("key", "like", "%"), Null(field, "is not null")))
     if value is None:
         if stream is not None and name in FILLED:
             raise InvalidFilter(f"The {name} of a record is never null. Leave the filter out, or give a value.")
@@ -71,8 +73,7 @@ def _filled(name: str, value: str, stream: str) -> Condition | None:
 
 
 def filters_of(where: str | None, stream: str | None = None) -> dict[str, Any] | None:
-    """Convert a condition to an object of filters. None if no such object is equivalent. Filters
-    that were `*` are lost. `stream` is as in `condition_of`."""
+    """Convert a condition to an object of filters. None if no such object is equivalent. `stream` is as in `condition_of`."""
     if where is None:
         return {}
     condition = conditions.parse(where)
@@ -86,6 +87,8 @@ def filters_of(where: str | None, stream: str | None = None) -> dict[str, Any] |
                 shown = [_plain(value) for value in values]
             case Null(field, "is null"):
                 shown = None
+            case Match() if isinstance(test, Or) and isinstance(test.conditions[1], Null):
+                field, shown = test.conditions[1].field, ANY
             case _:
                 return None
         path = split(field)

@@ -1,4 +1,4 @@
-"""standing: the state of a key's latest message at each consumer of its stream."""
+"""standing: the state of a message at each consumer of its stream."""
 
 from __future__ import annotations
 
@@ -6,15 +6,10 @@ from headrace.model.records import Standing
 from headrace.store.database.database import Executor
 
 
-async def standing(executor: Executor, stream: str, key: str) -> tuple[int, list[Standing]] | None:
-    """The seq of the key's latest message, and its state at each consumer, by name. None if the key has no message.
-
-    Raises `UnknownStream`.
-    """
-    rows = await executor.fetch("select * from headrace_internal.key_states($1, $2)", stream, key)
-    if not rows:
-        return None
-    return rows[0]["seq"], [
+async def standing(executor: Executor, stream: str, seq: int, key: str) -> list[Standing]:
+    """The state of a message at each consumer, by name. Raises `UnknownStream`."""
+    rows = await executor.fetch("select * from headrace_internal.key_states($1, $2, $3)", stream, seq, key)
+    return [
         Standing(
             consumer_id=str(row["consumer_id"]),
             consumer=row["consumer"],
@@ -24,5 +19,4 @@ async def standing(executor: Executor, stream: str, key: str) -> tuple[int, list
             owner=None if row["owner"] is None else str(row["owner"]),
         )
         for row in rows
-        if row["consumer"] is not None
     ]

@@ -14,7 +14,7 @@ from headrace.model.conditions import Condition
 from headrace.model.conditions.selections import Filter
 from headrace.model.messages.payloads import expiry
 from headrace.model.pages import Page
-from headrace.model.records import PEEK_STATES, PeekedMessage, StoredMessage
+from headrace.model.records import PEEK_STATES, PeekedMessage
 from headrace.store.database.database import Executor
 from headrace.store.database.pages import page_of, text_size
 
@@ -90,34 +90,6 @@ async def peek(
 
 def _peeked(row: Any, raw: bool) -> PeekedMessage:
     return PeekedMessage(**{**stored(row, raw), "owner": None if row["owner"] is None else str(row["owner"])})
-
-
-async def messages(
-    executor: Executor,
-    stream: str,
-    chosen: SeqRange = SeqRange(),  # noqa: B008 - frozen
-    *,
-    limit: int = 10,
-    newest: bool = False,
-    contents: Contents = DECODED,
-) -> Page[StoredMessage]:
-    """Messages of a stream that match, in the order of seq: the first ones, or the `newest`. Raises `UnknownStream`."""
-    arguments = (stream, chosen.encoded(), limit, newest, contents.max_bytes)
-    rows = await executor.fetch("select * from headrace_internal.messages($1, $2, $3, $4, $5)", *arguments)
-    return await page_of(
-        rows,
-        lambda row: StoredMessage(**stored(row, contents.raw)),
-        limit=limit,
-        max_bytes=contents.max_bytes,
-        sized=CONTENT,
-        backwards=newest,
-    )
-
-
-async def latest(executor: Executor, stream: str, key: str, *, raw: bool = False) -> StoredMessage | None:
-    """The latest message of a key, or None if there is none. `raw` as in `Contents`. Raises `UnknownStream`."""
-    row = await executor.fetchrow("select * from headrace_internal.latest($1, $2)", stream, key)
-    return None if row is None else StoredMessage(**stored(row, raw))
 
 
 def stored(row: Any, raw: bool) -> dict[str, Any]:

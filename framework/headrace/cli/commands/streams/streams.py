@@ -165,6 +165,8 @@ def _facts(stream: StreamInfo, consumers: list[ConsumerInfo]) -> list[tuple[str,
             ("scheduled", f"{number_or_dash(stream.scheduled)}, the next at {time_or_dash(stream.next_scheduled)}")
         )
     facts.append(("message ids", f"remembered for {lasting(stream.dedupe_window)}"))
+    if stream.index_keys:
+        facts.append(("keys", "indexed"))
     return [
         *facts,
         ("consumers", ", ".join(f"{one.name} (lag {number_or_dash(one.lag)})" for one in consumers) or "none"),

@@ -24,6 +24,8 @@ create table headrace_internal.streams (
     dedupe               boolean not null default false,    -- an unchanged payload of a key is not published again
     tombstones           boolean not null default false,    -- a null payload deletes its key
     dedupe_window        interval not null default '2 minutes',     -- how long message ids are remembered
+    index_keys           boolean not null default false,    -- its segments have an index of keys, see functions/maintenance/key_indexes.sql
+    has_key_indexes      boolean not null default false,    -- some of them have one, as after a change of index_keys
     full_until           timestamptz,       -- publishing is refused until then. It is renewed while the stream is full
     trimmed              bigint not null default 0,         -- the last seq that was removed row by row
     -- A seq that was drawn before. Logical replication copies it and not the sequence, so a publisher finds out that the

@@ -66,6 +66,7 @@ function Settings({ info }) {
         info.full ? ["Full", html`<${State} state="full" tone="bad" /> Publishing is refused until messages may go.`] : null,
         ["One message per key", info.one_message_per_key ? "yes" : "no"],
         ["Repeated message ids", `ignored for ${duration(info.dedupe_window)}`],
+        info.index_keys ? ["Index of keys", "yes"] : null,
       ]} />
     <//>
     <${Section} title="Size" id="size">

@@ -81,11 +81,17 @@ begin
     return headrace_internal.key_condition(p_filters) || ' and ' || headrace_internal.where_condition(p_where);
 end $$;
 
+-- Return the filters of a selection, null for all keys.
+create or replace function headrace_internal.selection_filters(p_selection json) returns text[]
+language sql immutable as $$
+    select case when p_selection ->> 'filter' is not null then array(select json_array_elements_text(p_selection -> 'filter')) end
+$$;
+
 -- Return the condition of a selection: {"filter", "where"}, each optional. filter is an array of filters.
 create or replace function headrace_internal.selection_condition(p_selection json) returns text
 language sql stable as $$
     select headrace_internal.condition(
-        case when p_selection ->> 'filter' is null then '{>}' else array(select json_array_elements_text(p_selection -> 'filter')) end,
+        coalesce(headrace_internal.selection_filters(p_selection), '{>}'),
         case when p_selection ->> 'where' is not null then p_selection -> 'where' end)
 $$;
 

@@ -1,11 +1,10 @@
--- Return the state of the latest message of a key in each consumer of a stream. No row if the stream has no message
--- of that key.
+-- Return the state of a message in each consumer of a stream, by its seq and key.
 --
 -- A message that is in no table of the consumer is done if the position has passed it and it is in no hole, see
 -- journeys.sql. That also holds for one that was dropped, or that was there before the consumer began.
 -- Granted: consume
-create or replace function headrace_internal.key_states(p_stream text, p_key text)
-returns table (seq bigint, consumer_id uuid, consumer text, state text, attempts int, until timestamptz, owner uuid)
+create or replace function headrace_internal.key_states(p_stream text, p_seq bigint, p_key text)
+returns table (consumer_id uuid, consumer text, state text, attempts int, until timestamptz, owner uuid)
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
     v_stream    headrace_internal.streams;
@@ -14,14 +13,10 @@ declare
     v_place     headrace_internal.message_place;
 begin
     v_stream := headrace_internal.require_stream(p_stream);
-    select l.seq into seq from headrace_internal.latest(p_stream, p_key) as l;
-    if seq is null then
-        return;
-    end if;
     for v_consumer in select * from headrace_internal.consumers as c where c.stream_id = v_stream.id order by c.name loop
         v_cursor := headrace_internal.newest_cursor(v_consumer.id);
         continue when v_cursor.consumer_id is null;     -- it was deleted
-        v_place := headrace_internal.place_of_message(v_stream, v_consumer, v_cursor, seq, hashtextextended(p_key, 0));
+        v_place := headrace_internal.place_of_message(v_stream, v_consumer, v_cursor, p_seq, hashtextextended(p_key, 0));
         consumer_id := v_consumer.uid;
         consumer := v_consumer.name;
         state := case v_place.place
@@ -35,7 +30,4 @@ begin
         owner := case v_place.place when 'lease' then v_place.owner end;
         return next;
     end loop;
-    if consumer is null then    -- no consumer reads the stream, but the message exists
-        return next;
-    end if;
 end $$;

@@ -156,6 +156,8 @@ begin
         dedupe          = case when p.has ? 'dedupe'          then (p.j ->> 'dedupe')::boolean else s.dedupe end,
         tombstones      = case when p.has ? 'tombstones'      then (p.j ->> 'tombstones')::boolean else s.tombstones end,
         dedupe_window   = case when p.has ? 'dedupe_window'   then make_interval(secs => (p.j ->> 'dedupe_window')::float8) else s.dedupe_window end,
+        index_keys      = case when p.has ? 'index_keys'      then (p.j ->> 'index_keys')::boolean else s.index_keys end,
+        has_key_indexes = s.has_key_indexes or coalesce((p.j ->> 'index_keys')::boolean, false),
         full_until      = null,     -- the check of the stream's size sets it again
         updated_at      = clock_timestamp()
     from (select p_settings as j, p_settings::jsonb as has) as p
@@ -174,5 +176,5 @@ language sql stable as $$
         'retention', s.retention, 'retain_up_to', extract(epoch from s.retain_up_to)::float8,
         'retain_at_least', extract(epoch from s.retain_at_least)::float8, 'max_storage', s.max_storage,
         'one_message_per_key', s.one_message_per_key, 'dedupe', s.dedupe, 'tombstones', s.tombstones,
-        'dedupe_window', extract(epoch from s.dedupe_window)::float8)
+        'dedupe_window', extract(epoch from s.dedupe_window)::float8, 'index_keys', s.index_keys)
 $$;

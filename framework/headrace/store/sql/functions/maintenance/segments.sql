@@ -19,6 +19,9 @@ begin
     execute format('alter table %s attach partition %s for values from (%s) to (%s)',
                    v_stream.relation, v_leaf, p_lower, coalesce(p_upper::text, 'maxvalue'));
     insert into headrace_internal.segments (stream_id, lower, upper, relation) values (p_stream, p_lower, p_upper, v_leaf);
+    if v_stream.index_keys then
+        execute format('create index %I on %s (key, seq)', headrace_internal.key_index_name(p_stream, p_lower), v_leaf);
+    end if;
     return v_leaf;
 end $$;
 
@@ -32,6 +35,17 @@ begin
     perform headrace_internal.add_segment(p_stream, p_lower + 17 * p_width, p_lower + 273 * p_width);
     perform headrace_internal.add_segment(p_stream, p_lower + 273 * p_width, null);
 end $$;
+
+-- The name of a segment's index of keys, in the schema of the streams.
+create or replace function headrace_internal.key_index_name(p_stream int, p_lower bigint) returns text
+language sql immutable as $$
+    select format('keys.%s.%s', p_stream, p_lower)
+$$;
+
+create or replace function headrace_internal.has_key_index(p_stream int, p_lower bigint) returns boolean
+language sql as $$
+    select to_regclass(format('headrace_streams.%I', headrace_internal.key_index_name(p_stream, p_lower))) is not null
+$$;
 
 -- Return the table from which to read the seqs from p_first to p_last. It is a single segment where that suffices,
 -- since a query on the parent is planned for every segment that it may touch.

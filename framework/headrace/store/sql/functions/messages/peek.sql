@@ -145,45 +145,6 @@ begin
     end if;
 end $$;
 
--- Return the messages of a stream that match: the first p_limit of them, or the newest in descending order, until their
--- size as text exceeds p_bytes. p_selection: {"filter", "where", "start_seq", "end_seq"}, each optional.
--- Granted: consume
-create or replace function headrace_internal.messages(
-    p_stream text, p_selection json, p_limit int, p_newest boolean, p_bytes bigint default null
-) returns table (seq bigint, key text, data json, headers json, created_at timestamptz)
-language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
-declare
-    v_stream  headrace_internal.streams;
-    v_bytes   bigint := 0;
-begin
-    v_stream := headrace_internal.require_stream(p_stream);
-    -- The sizes are added row by row, so that no more than one batch of the loop is read for nothing. Stored sizes say
-    -- little, because a compressed message may be a thousand times as large when it is read.
-    for seq, key, data, headers, created_at in execute format($sql$
-        select seq, key, data, headers, created_at from %s
-        where seq between $1 and $2 and (%s) order by seq %s limit $3
-        $sql$, v_stream.relation, headrace_internal.selection_condition(p_selection), case when p_newest then 'desc' else '' end)
-        using coalesce((p_selection ->> 'start_seq')::bigint, 1), coalesce((p_selection ->> 'end_seq')::bigint, 9223372036854775807), p_limit
-    loop
-        return next;
-        v_bytes := v_bytes + octet_length(data::text) + coalesce(octet_length(headers::text), 0);
-        exit when v_bytes >= p_bytes;
-    end loop;
-end $$;
-
--- Return the latest message of a key. In a stream with several messages per key, this scans backwards from the end.
--- Granted: consume
-create or replace function headrace_internal.latest(p_stream text, p_key text)
-returns table (seq bigint, key text, data json, headers json, created_at timestamptz)
-language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
-declare
-    v_stream  headrace_internal.streams;
-begin
-    v_stream := headrace_internal.require_stream(p_stream);
-    return query execute format(
-        'select seq, key, data, headers, created_at from %s where key = $1 order by seq desc limit 1', v_stream.relation) using p_key;
-end $$;
-
 -- Return the messages of these seqs that are still in the stream. It reads a single segment where that suffices.
 -- Granted: consume
 create or replace function headrace_internal.messages_at(p_stream int, p_seqs bigint[])
