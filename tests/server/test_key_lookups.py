@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from headrace import store
-from headrace.server.routes import raw_messages
+from headrace.server.routes import messages as routes
 from headrace.store.messages.search import search
 from tests.server.calling import Api
 
@@ -67,7 +67,7 @@ async def test_a_search_for_a_key_that_takes_long_says_where_to_continue(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await _fill(api)
-    monkeypatch.setattr(raw_messages, "SEARCH_TIME", -1.0)
+    monkeypatch.setattr(routes, "SEARCH_TIME", -1.0)
     for key, end in ((RARE, 200), ("none", 404)):
         before: dict[str, int] = {}
         for rest in (352, 252, 152, 52):

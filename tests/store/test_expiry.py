@@ -245,8 +245,7 @@ async def test_lists_and_peek_show_when_a_message_expires(
     assert first.headers == {"trace": "x", "headrace-expires-in": 60}
     assert second.expires_at is None
     assert [one.expires_at for one in await store.peek(database, reader.id)] == [first.expires_at, None]
-    latest = await store.latest(database, "orders", "a")
-    assert latest is not None
+    (latest,) = await store.messages(database, "orders", store.SeqRange(filters=["a"]), limit=1, newest=True)
     assert latest.expires_at == first.expires_at
     await database.fetch("update headrace_streams.orders set created_at = created_at - interval '600 s'")
     assert [one.seq for one in await store.peek(database, reader.id)] == [2], "what comes next has not expired"

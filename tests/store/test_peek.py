@@ -153,14 +153,11 @@ async def test_the_latest_of_a_key(database: store.Database, compacted: bool) ->
     await store.create_stream(database, StreamSpec(name="orders", one_message_per_key=compacted))
     for key in "abab":
         await publish(database, key)
-    found = await store.latest(database, "orders", "a")
-    assert found is not None
+    (found,) = await store.messages(database, "orders", store.SeqRange(filters=["a"]), limit=1, newest=True)
     assert (found.seq, found.key) == (3, "a")
-    assert await store.latest(database, "orders", "c") is None
+    assert await store.messages(database, "orders", store.SeqRange(filters=["c"]), limit=1, newest=True) == []
 
 
 async def test_an_unknown_stream_has_no_messages_to_show(database: store.Database) -> None:
     with pytest.raises(UnknownStream, match="nowhere"):
         await store.messages(database, "nowhere")
-    with pytest.raises(UnknownStream, match="nowhere"):
-        await store.latest(database, "nowhere", "a")
