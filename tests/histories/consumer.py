@@ -259,8 +259,7 @@ class Consumer:
                 and first.lease <= message.lease
                 and first.owner == message.owner
             ):
-                what = f"the handler of message {message.seq} began before that of message {first.seq}"
-                self.violation("order", what, message.key, first.seq, message.seq)
+                message.early = first.seq
 
     def end(self, line: Line) -> None:
         run = (line.file, line.fields["run"])
@@ -344,6 +343,9 @@ class Consumer:
         elif closed is not None and closed.passed is not None and closed.passed < settle.sent:
             what = f"an outcome of message {seq} was sent after another process had its key, and was accepted"
             self.violation("overlap", what, key, seq)
+        if closed is not None and closed.early:
+            what = f"the handler of message {seq} began before that of message {closed.early}, and its outcome was accepted"
+            self.violation("order", what, key, closed.early, seq)
         if settle.tx is not None and status == COMMITTED:
             self.violation("doubled", f"message {seq} was acked in two transactions that were committed", key, seq)
         self.status[seq] = COMMITTED if settle.tx is not None else max(status, SETTLED)

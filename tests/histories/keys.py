@@ -17,6 +17,7 @@ class Open:
     """A message that was leased and is not settled.
 
     Attributes:
+        early: an earlier message of its key, before whose handler this one's began. That counts once the outcome does.
         lease: the newest lease that has it.
         owner: the owner of that lease.
         attempt: the number of the delivery.
@@ -26,7 +27,7 @@ class Open:
         passed: when another owner had a message of its key, which is allowed only if this lease was over.
     """
 
-    __slots__ = ("at", "attempt", "key", "lease", "old", "owner", "passed", "seq", "since", "state")
+    __slots__ = ("at", "attempt", "early", "key", "lease", "old", "owner", "passed", "seq", "since", "state")
 
     def __init__(self, seq: int, key: str, lease: int, owner: str, attempt: int, at: float) -> None:
         self.seq = seq
@@ -36,6 +37,7 @@ class Open:
         self.attempt = attempt
         self.at = at
         self.old = False
+        self.early = 0
         self.state: State = "held"
         self.since = 0.0
         self.passed: float | None = None

@@ -340,6 +340,15 @@ def a_transaction_whose_lease_is_settled_after_it(made: MadeUp) -> None:
     made.settle("ann", lease, whole=True)
 
 
+def a_handler_that_begins_under_a_lease_that_is_over(made: MadeUp) -> None:
+    first, second = made.lease("ann", (1, "a")), made.lease("ann", (2, "a"))
+    made.handle("ann", first, 1)
+    made.settle("ann", first, 1, lost=True)
+    made.handle("ann", second, 2)
+    made.settle("ann", second, 2, lost=True)
+    made.work("bob", (1, "a"), (2, "a"), attempt=2)
+
+
 def a_hold_that_is_ended(made: MadeUp) -> None:
     made.work("ann", (1, "a"))
     made.settle("ann", 99, -1)
@@ -363,6 +372,7 @@ ALIKE: list[Act] = [
     a_dead_letter,
     leases_that_a_crash_has_lost,
     a_transaction_whose_lease_is_settled_after_it,
+    a_handler_that_begins_under_a_lease_that_is_over,
     a_hold_that_is_ended,
 ]
 
