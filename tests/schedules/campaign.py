@@ -109,16 +109,34 @@ def work(directory: Path, part: int, parts: int, options: argparse.Namespace) ->
 def _schedules(
     one: Explorer, generator: random.Random, part: int, parts: int, options: argparse.Namespace
 ) -> Iterator[tuple[str, Outcome]]:
+    """Run schedules of each kind in turn."""
     names = usable(one.state)
-    if "pairs" in options.kinds:
-        found = list(pairs(names))[part::parts]
-        generator.shuffle(found)
-        explored = [Pair(one, pair) for pair in found]
-        for preemptions in range(options.preemptions + 1):
-            for pair in explored:
-                for outcome in pair.run():
-                    yield f"pairs with {preemptions} preemptions", outcome
-    while "random" in options.kinds:
+    kinds = {
+        "pairs": _pairs(one, list(pairs(names))[part::parts], generator, options.preemptions),
+        "random": _random(one, names, generator),
+    }
+    running = [kinds[kind] for kind in options.kinds]
+    while running:
+        for kind in list(running):
+            if found := next(kind, None):
+                yield found
+            else:
+                running.remove(kind)
+
+
+def _pairs(
+    one: Explorer, chosen: list[tuple[str, str]], generator: random.Random, preemptions: int
+) -> Iterator[tuple[str, Outcome]]:
+    generator.shuffle(chosen)
+    explored = [Pair(one, pair) for pair in chosen]
+    for count in range(preemptions + 1):
+        for pair in explored:
+            for outcome in pair.run():
+                yield f"pairs with {count} preemptions", outcome
+
+
+def _random(one: Explorer, names: list[str], generator: random.Random) -> Iterator[tuple[str, Outcome]]:
+    while True:
         operations = tuple(generator.choices(names, k=generator.choice((2, 3, 3, 4))))
         yield f"random, {len(operations)} sessions", one.run(prioritized(one, operations, generator))
 
