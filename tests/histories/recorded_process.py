@@ -17,7 +17,7 @@ from headrace.model.outcomes import Retry
 async def main(dsn: str, freeze: bool) -> None:
     app = App(dsn, streams=["receipts"])
 
-    @app.consumer("orders", backoff="1ms")
+    @app.consumer("orders", backoff="1ms", ack_wait="2s")
     async def ship(number: int, message: Message) -> None:
         if freeze:
             os.write(1, b"frozen\n")
@@ -25,11 +25,11 @@ async def main(dsn: str, freeze: bool) -> None:
         if number == 2 and message.attempt == 1:
             raise Retry
 
-    @app.consumer("orders", name="book", transactional=True)
+    @app.consumer("orders", name="book", ack_wait="2s", transactional=True)
     async def book(number: int, tx: Transaction) -> None:
         await tx.publish("receipts", "k", number)
 
-    @app.consumer("orders", name="count")
+    @app.consumer("orders", name="count", ack_wait="2s")
     async def count(number: int, message: Message) -> None:
         connection = await asyncpg.connect(dsn)
         async with connection.transaction():

@@ -139,7 +139,7 @@ def _publish_scheduled(_: Log) -> Steps:
 def lease_sql(owner: str, limit: int = 100, seconds: float = 0, shares: str = "null", scan_limit: int = 1000) -> str:
     return (
         f"select to_json(l) from headrace_internal.lease(p_consumer => {SHIP}, p_owner => '{owner_id(owner)}', "
-        f"p_limit => {limit}, p_scan_limit => {scan_limit}, p_bytes => 1000000, p_now => {at(seconds)}, p_shares => {shares}) as l"
+        f"p_bounds => row({limit}, {scan_limit}, 1000000), p_now => {at(seconds)}, p_shares => {shares}) as l"
     )
 
 
@@ -181,19 +181,16 @@ def _settling(log: Log, lease: int, seqs: list[int], outcome: str) -> Steps:
 def settle_sql(lease: int, seqs: list[int], outcome: str) -> str:
     whole = f"'{{{lease}}}'" if outcome == "whole" else "'{}'"
     chosen = [] if outcome == "whole" else seqs
-    delay = "1000" if outcome == "later" else "null"
-    outcome = "retry" if outcome == "later" else outcome
-    many = len(chosen)
-
-    def array(value: str, kind: str) -> str:
-        return f"array[{', '.join([value] * many)}]::{kind}[]"
-
+    failure = {
+        "kind": "retry" if outcome == "later" else outcome,
+        "delay": 1000 if outcome == "later" else None,
+        "error": "no",
+    }
+    failures = ", ".join(["null" if outcome == "ack" else f"'{json.dumps(failure)}'"] * len(chosen))
     return (
-        "select lost_lease, lost_seq from headrace_internal.settle_outcomes("
-        f"p_consumer => {SHIP}, p_whole => {whole}, p_leases => {array(str(lease), 'bigint')}, "
-        f"p_seqs => array[{', '.join(map(str, chosen))}]::bigint[], p_outcomes => {array(repr(outcome), 'text')}, "
-        f"p_delays => {array(delay, 'float8')}, p_errors => {array(repr('no'), 'text')}, "
-        f"p_error_types => {array('null', 'text')}, p_tracebacks => {array('null', 'text')}, p_now => {at(0)})"
+        f"select lost_lease, lost_seq from headrace_internal.settle_outcomes(p_consumer => {SHIP}, p_whole => {whole}, "
+        f"p_leases => array[{', '.join([str(lease)] * len(chosen))}]::bigint[], "
+        f"p_seqs => array[{', '.join(map(str, chosen))}]::bigint[], p_failures => array[{failures}]::json[], p_now => {at(0)})"
     )
 
 
@@ -319,8 +316,7 @@ _operating(
 )
 _operating(
     "replay",
-    f"select headrace_internal.replay(p_consumer => {SHIP}, p_filters => null, p_where => null, p_from_seq => 1, p_to_seq => 4, "
-    "p_from_time => null, p_to_time => null, p_dry_run => false)",
+    f"""select headrace_internal.replay(p_consumer => {SHIP}, p_selection => '{{"start_seq": 1, "end_seq": 4}}', p_dry_run => false)""",
     rewinds=True,
 )
 _operating("redrive", f"select headrace_internal.redrive_chosen(p_consumer => {SHIP})", rewinds=True)

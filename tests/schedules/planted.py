@@ -124,7 +124,7 @@ BUGS = [
     ),
     Bug(
         "unread messages pass parked ones of their key", "order per key", "read_ahead",
-        "if p_parked or p_blocked then", "if false then",
+        "if p_request.parked or p_request.blocked then", "if false then",
         "quiet", ("nack_later", "release_ann", "lease_bob"),
     ),
     Bug(
@@ -134,7 +134,7 @@ BUGS = [
     ),
     Bug(
         "parked messages ignore busy keys", "order per key", "find_due_messages",
-        "where not coalesce(k.key_hash in (select unnest(p_busy)), false)", "where true",
+        "where not coalesce(k.key_hash in (select unnest(p_request.busy)), false)", "where true",
         "busy", ("lease_ann", "lease_bob", "lease_late"),
     ),
     Bug(
@@ -149,7 +149,7 @@ BUGS = [
     ),
     Bug(
         "shares get two messages of a key", "order per key", "lease",
-        "v_distinct_keys := p_shares is not null and v_consumer.ordered;", "v_distinct_keys := false;",
+        "v_request.distinct_keys := p_shares is not null and v_consumer.ordered;", "v_request.distinct_keys := false;",
         "idle", ("publish_many", "lease_shares", "lease_bob"),
     ),
     Bug(

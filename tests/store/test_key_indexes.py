@@ -63,7 +63,7 @@ async def test_an_index_finds_what_a_search_finds(
     await _publish(database, 1000)
     for upwards in (True, False):
         step = await store.search(
-            database, "orders", Search(filters=filters), limit=100, upwards=upwards, examine=200, seconds=60
+            database, "orders", Search(filters=filters, upwards=upwards), limit=100, examine=200, seconds=60
         )
         assert (len(step.messages), step.more) == (count, False)
         seqs = [message.seq for message in step.messages]
