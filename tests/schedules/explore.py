@@ -22,6 +22,8 @@ class Outcome:
     passed: list[int]
     """For each session, how many gates it passed."""
     violations: list[str]
+    stuck: bool = False
+    """Whether the schedule could not be run to its end, which says nothing about the promises."""
 
 
 @dataclass
@@ -57,7 +59,7 @@ class Explorer:
             violations = log.violations + list(self._check(log, actors))
         except (Failed, TimeoutError) as error:
             self.runner.restart()
-            return Outcome(schedule, [0] * len(operations), [f"a call that the scheduler made fails: {error}"])
+            return Outcome(schedule, [0] * len(operations), [f"a call that the scheduler made fails: {error}"], True)
         return Outcome(schedule, [actor.passed for actor in actors], violations)
 
     def _check(self, log: Log, actors: Sequence[Actor]) -> Iterator[str]:

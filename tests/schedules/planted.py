@@ -274,7 +274,7 @@ def find(one: Explorer, bug: Bug, seed: int, seconds: float) -> Found:
     begun = time.monotonic()
     for count, outcome in enumerate(outcomes(one, bug, seed), 1):
         spent = time.monotonic() - begun
-        if outcome.violations:
+        if outcome.violations and not outcome.stuck:
             return Found(count, shrunk(one, outcome.schedule), outcome.violations[0], spent)
         if spent > seconds:
             return Found(count, None, "", spent)

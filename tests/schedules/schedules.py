@@ -164,9 +164,12 @@ class Runner:
         for leg in schedule.legs:
             if leg.session < len(actors):
                 self._run_leg(actors[leg.session], actors, leg)
-        while unfinished := [actor for actor in actors if not actor.done]:
-            ready = [actor for actor in unfinished if not actor.blocked]
-            self._advance((ready or unfinished)[0], actors, wait=not ready)
+        while not all(actor.done for actor in actors):
+            if all(actor.blocked for actor in actors if not actor.done):
+                self._watch_blocked(actors)
+            if unfinished := [actor for actor in actors if not actor.done]:
+                ready = [actor for actor in unfinished if not actor.blocked]
+                self._advance((ready or unfinished)[0], actors, wait=not ready)
         for actor in actors:
             if actor.session.alive and actor.session.in_transaction:
                 actor.session.execute("rollback")
@@ -177,6 +180,7 @@ class Runner:
             self._advance(actor, actors)
         if leg.cut and not actor.done and actor.at_gate:
             self._cut(actor, leg.cut)
+            self._watch_blocked(actors)
 
     def _advance(self, actor: Actor, actors: list[Actor], wait: bool = False) -> None:
         """Let an actor run until its next stop, the end of its call, or until it waits for another one's lock."""
@@ -192,9 +196,13 @@ class Runner:
             session.send(f"{actor.start}select gate.pass(); {actor.pending}; select gate.pass(), gate.passed()")
         self._watch(actor, actors, wait)
         if not actor.blocked:
-            for other in actors:
-                if other.blocked and other is not actor:
-                    self._watch(other, actors, False)
+            self._watch_blocked(actors)
+
+    def _watch_blocked(self, actors: list[Actor]) -> None:
+        """Let those run on whose lock was freed meanwhile."""
+        for actor in actors:
+            if actor.blocked:
+                self._watch(actor, actors, False)
 
     def _watch(self, actor: Actor, actors: list[Actor], wait: bool) -> None:
         """Wait until an actor stops, has finished a call, or waits for a lock of another one."""
