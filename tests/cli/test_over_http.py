@@ -106,7 +106,7 @@ _STREAM = json.dumps(
         "info": {
             "id": "x", "name": "orders", "created_at": "2026-01-01T00:00:00Z", "updated_at": "2026-01-01T00:00:00Z",
             "retention": "limits", "retain_up_to": None, "retain_at_least": None, "max_storage": None,
-            "one_message_per_key": False, "dedupe": False, "tombstones": False, "dedupe_window": 120, "first_seq": None,
+            "one_message_per_key": False, "dedupe": False, "tombstones": False, "dedupe_window": 120, "index_keys": False, "first_seq": None,
             "last_seq": None, "messages": 0, "size": 0, "segments": 1, "consumers": 0, "scheduled": 0,
             "next_scheduled": None, "full": False,
         }

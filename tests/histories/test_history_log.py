@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from headrace import store
-from headrace.model import history_log
+from headrace.model.watching import history_log
 from tests.docs.code_blocks import blocks
 from tests.histories.__main__ import report
 from tests.histories.reading import FORMAT, History

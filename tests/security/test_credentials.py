@@ -23,7 +23,7 @@ HIDDEN = ("hidden", "QUFB")
 async def shop(api: Api) -> dict[str, str]:
     """A push consumer with credentials, and a token for each scope. Returns the tokens."""
     await api.stream()
-    await api.consumer("ship", kind="push", push={"url": URL, "headers": HEADERS, "secret": SECRET})
+    await api.consumer("ship", kind="push", push={"url": URL, "headers": HEADERS, "secret": SECRET, "shape": "message"})
     tokens = {}
     for name, scopes in {
         "admin": ["admin"],

@@ -72,7 +72,7 @@ UNKNOWN = (
     (b"/api/webhook/not%20a%20name", 404, "unknown_source"),
     (b"/nowhere", 404, "not_found"),
     (b"/", 404, "not_found"),
-    (b"/console/x", 404, "not_found"),
+    (b"/console/x", 405, "method_not_allowed"),
     (b"/docs", 405, "method_not_allowed"),
     (b"/v1/streams", 401, "unauthorized"),
     (b"/v1/nowhere", 401, "unauthorized"),

@@ -56,7 +56,8 @@ async def test_no_header_beside_the_signature_makes_a_replay_a_new_message(api: 
         assert (await deliver(api, body, name, genuine)).json() == OK
         for forged in FORGED:
             if not genuine.keys() & {header.lower() for header in forged}:
-                assert (await deliver(api, body, name, {**forged, **genuine}, "?id=other")).json() == OK
+                answer = await deliver(api, body, name, {**forged, **genuine}, "?id=other")
+                assert answer.json() == OK or answer.status_code == 415, "a body that is said to be compressed"
         assert len(await messages(api, name)) == 1, CASES[number]
 
 

@@ -303,13 +303,13 @@ async def test_creating_what_exists_gets_one_error_everywhere(api: Api) -> None:
     """One code and one shape. The fields that differ are named, so no field means that it is the same."""
     await api.stream()
     hook = {"name": "hook", "stream": "orders"}
-    push = {"name": "pushed", "push": {"url": "http://example.com/a"}}
+    push = {"name": "pushed", "push": {"url": "http://example.com/a", "shape": "message"}}
     http = {"name": "http", "stream": "orders", "filters": {"a": "x"}}
     token = {"name": "ci", "scopes": ["admin"]}
     created: list[tuple[str, dict[str, Any], dict[str, Any], list[str]]] = [
         ("/streams", {"name": "s"}, {"retain_up_to": 60}, ["retain_up_to"]),
         ("/streams/orders/consumers", {"name": "ship"}, {"max_deliver": 5, "ack_wait": 60}, ["max_deliver", "ack_wait"]),
-        ("/streams/orders/consumers", push, {"push": {"url": "http://example.com/b"}}, ["push"]),
+        ("/streams/orders/consumers", push, {"push": {"url": "http://example.com/b", "shape": "message"}}, ["push"]),
         ("/http-consumers", http, {"filters": {"a": "y"}}, ["where"]),
         ("/sources", hook, {"max_body": 7}, ["max_body"]),
     ]  # fmt: skip

@@ -90,9 +90,8 @@ async def test_a_message_acked_in_a_transaction_is_acked_before_its_lease_is_set
     stop = await _stop(reader)
     assert (stop.state, stop.acked_by) == ("acked", reader.clock.now)
     assert (await _stop(reader, 2)).state == "in_flight"
-    standing = await store.standing(reader.executor, "orders", "a")
-    assert standing is not None
-    assert standing[1][0].state == "acked"
+    (standing,) = await store.standing(reader.executor, "orders", 1, "a")
+    assert standing.state == "acked"
 
 
 async def test_an_acked_message_says_that_the_time_is_not_remembered(declare: Declare) -> None:

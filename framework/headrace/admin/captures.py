@@ -21,7 +21,7 @@ from headrace.model.watching.audit import Change
 from headrace.sources.postgres.connection.untrusted import SourceDatabase
 from headrace.sources.postgres.spec import PostgresSpec
 from headrace.sources.postgres.table_names import canonical
-from headrace.store.messages.peek import encoded
+from headrace.store.messages.peek import encoded_condition
 
 _MAX_ID = 2**63 - 1
 _MAX_RATE = 2**31 - 1
@@ -185,7 +185,7 @@ class Captures(Base):
                 )
         if condition is not None:
             await self._check_condition(spec, chosen, condition)
-        text = encoded(condition)
+        text = encoded_condition(condition)
         change = self._change_of(kind, source.name, source.stream, where=text, rate=rate)
 
         async def start(connection: store.Executor) -> list[BackfillInfo]:

@@ -17,11 +17,11 @@ import anyio
 
 from headrace import store
 from headrace.flow.demand import CallPace, ListenPolicy, NotificationBackoff, Poll, ScanLimit, until_token
-from headrace.model import history_log
 from headrace.model.clock import Clock
 from headrace.model.errors import FilterTooSlow
 from headrace.model.records import Batch
 from headrace.model.specs import ConsumerSpec
+from headrace.model.watching import history_log
 from headrace.runtime.leasing.subscriptions import Subscription
 from headrace.runtime.leasing.timings import LEASE_TIMINGS, LeaseTimings
 

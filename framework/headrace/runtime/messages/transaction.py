@@ -19,9 +19,9 @@ import anyio
 import asyncpg
 
 from headrace import store
-from headrace.model import history_log
 from headrace.model.errors import ConfigurationError, InDoubt, LeaseLost, StoreUnavailable
 from headrace.model.outcomes import Release
+from headrace.model.watching import history_log
 from headrace.store.connections.hold import ROLLBACK_TIMEOUT
 from headrace.store.database.errors import translated
 from headrace.store.database.missing_objects import object_replaced

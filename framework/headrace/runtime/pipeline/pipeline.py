@@ -16,11 +16,11 @@ from headrace.flow.in_flight import InFlightTracker
 from headrace.flow.lanes import Lanes
 from headrace.flow.signal import Signal
 from headrace.flow.wide import WideLanes
-from headrace.model import history_log
 from headrace.model.errors import StoreUnavailable, UnknownConsumer
 from headrace.model.handling import Handling
 from headrace.model.records import RATE_LIMITED
 from headrace.model.specs import ConsumerSpec
+from headrace.model.watching import history_log
 from headrace.runtime.execution.actors import Actors, Work
 from headrace.runtime.execution.batch_executor import BatchExecutor
 from headrace.runtime.execution.execution import Execution

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 from headrace import drivers, store
-from headrace.model import history_log
 from headrace.model.errors import ConfigurationError, HeadraceError, LeaseLost
+from headrace.model.watching import history_log
 from headrace.runtime.isolation import undisturbed
 from headrace.runtime.messages.message import Message
 from headrace.runtime.messages.transaction import was_committed

@@ -10,8 +10,8 @@ from uuid import UUID
 from asyncpg import Range
 
 from headrace.model.clock import Times
-from headrace.model.history_log import leased, recorded
 from headrace.model.records import Batch
+from headrace.model.watching.history_log import leased, recorded
 from headrace.store.database.database import Executor
 from headrace.store.database.missing_objects import with_repeat
 from headrace.store.database.time_limit import within

@@ -121,7 +121,7 @@ def decoded(text: str) -> Any:
         return text
 
 
-def encoded(where: Condition | None) -> str | None:
+def encoded_condition(where: Condition | None) -> str | None:
     """A condition as the database takes it."""
     return None if where is None else conditions.encode(where)
 

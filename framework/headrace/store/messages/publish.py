@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 import asyncpg
 
 from headrace.model.errors import HeadraceError
-from headrace.model.history_log import published, recorded
 from headrace.model.messages.publish_options import PLAIN, PublishOptions, encoded
+from headrace.model.watching.history_log import published, recorded
 from headrace.store.database.database import Database, Executor
 from headrace.store.database.direct_statements import MAX_STREAMS, DirectStatements
 from headrace.store.database.missing_objects import with_repeat

@@ -8,9 +8,9 @@ from uuid import UUID
 import msgspec
 
 from headrace.model.errors import TimelineChanged
-from headrace.model.history_log import recorded, settled
 from headrace.model.outcomes import Failure, Settlement
 from headrace.model.records import Lost
+from headrace.model.watching.history_log import recorded, settled
 from headrace.store.database.database import Executor
 
 
