@@ -66,7 +66,7 @@ _PARKED = """
         into v_parked.lowest, v_parked.blocked;
 """
 _BUSY = """
-    v_leases.busy := (
+    v_request.busy := (
         select array_agg(hash) from (select unnest(hashes) as hash, owner from headrace_internal.leases where consumer_id = p_consumer) as l
         where owner <> p_owner);
 """
@@ -124,7 +124,7 @@ BUGS = [
     ),
     Bug(
         "unread messages pass parked ones of their key", "order per key", "read_ahead",
-        "if p_request.parked or p_request.blocked then", "if false then",
+        "if p_request.parked or p_request.blocked then", "v_wanted.parked := false; v_wanted.blocked := false; if false then",
         "quiet", ("nack_later", "release_ann", "lease_bob"),
     ),
     Bug(
