@@ -103,7 +103,7 @@ async def test_a_listening_connection_that_died_in_silence_is_replaced(database:
                 listening = store.listen(through, lambda _, heard=heard: heard.set(), ready.set)  # type: ignore[misc]
                 tasks.create_task(broken(listening))
                 await ready.wait()
-                await database.fetch("select pg_notify('headrace', '7')")
+                await database.fetch("select pg_notify('headrace_7', '7')")
                 await heard.wait()
                 proxy.forget()
     finally:

@@ -37,7 +37,7 @@ _TERMINATE = """
 
 
 @pytest.mark.asyncio
-@pytest.mark.long
+@pytest.mark.torture
 async def test_histories_of_twenty_thousand_messages_and_five_faults_break_no_promise(tmp_path: Path) -> None:
     await run(tmp_path, messages=20_000, faults=5, rate=3000)
 
