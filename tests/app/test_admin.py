@@ -205,6 +205,15 @@ async def test_a_condition_that_takes_forever_is_cancelled_and_named(ship: Admin
     assert len(await hasty.dead_letters(*SHIP)) == 1
 
 
+async def test_the_state_of_a_message_that_a_consumer_judges_forever_is_cancelled(database: store.Database) -> None:
+    admin = Admin(database, judging=0.2)
+    await admin.create_stream("orders")
+    await admin.create_consumer(ConsumerSpec(stream="orders", name="ship", where=conditions.parse(SLOW)))
+    await store.publish(database, "orders", "a", FOREVER)
+    with pytest.raises(FilterTooSlow, match=r"took longer than 0\.2 s"):
+        await admin.standing("orders", "a")
+
+
 async def test_a_consumer_with_a_condition_that_takes_forever_can_be_viewed(database: store.Database) -> None:
     admin = Admin(database, counting=0.2)
     await admin.create_stream("orders")

@@ -71,6 +71,12 @@ async def messages_page(
         return await store.messages(executor, stream, chosen, limit=limit, newest=newest, contents=admin._contents)
 
 
+async def standings(admin: Base, stream: str, message: StoredMessage) -> list[Standing]:
+    """Return the state of a message in each consumer of its stream, whose conditions judge it."""
+    async with admin._bounded(None, stream) as executor:
+        return await store.standing(executor, stream, message.seq, message.key)
+
+
 class Messages(Base):
     """The calls about messages."""
 
@@ -115,9 +121,7 @@ class Messages(Base):
     async def standing(self, stream: str, key: str) -> tuple[int, list[Standing]] | None:
         """Return the seq of a key's latest message, and its state in each consumer. None if the key has no message."""
         message = await self.message(stream, key)
-        if message is None:
-            return None
-        return message.seq, await store.standing(self._database, stream, message.seq, key)
+        return None if message is None else (message.seq, await standings(self, stream, message))
 
     async def republish(
         self, stream: str, target: str, *, dry_run: bool = False, **criteria: Unpack[RangeCriteria]

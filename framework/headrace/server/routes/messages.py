@@ -10,7 +10,7 @@ from litestar.params import JSONBody, QueryParameter
 from msgspec.structs import asdict, replace
 
 from headrace import store
-from headrace.admin.messages import messages_page, publish_by_hand
+from headrace.admin.messages import messages_page, publish_by_hand, standings
 from headrace.admin.validation import MAX_ANSWER_BYTES, of_key, selection_of
 from headrace.model.keys import check_key
 from headrace.model.messages.payloads import encode_headers
@@ -106,9 +106,9 @@ async def read_standing(
     """Returns the state of the key's latest message in every consumer of the stream. It is searched as by `GET
     /streams/{stream}/messages/{key}`."""
     cached = await context.stream(stream, "consume")
-    seq = (await _latest(context, cached.name, unmarked(key), before)).seq
-    standings = await store.standing(context.engine.app.database, cached.name, seq, unmarked(key))
-    return Listed([ConsumerStanding.of(one, seq) for one in standings])
+    message = await _latest(context, cached.name, unmarked(key), before)
+    states = await standings(context.reading, cached.name, message)
+    return Listed([ConsumerStanding.of(one, message.seq) for one in states])
 
 
 @methods.change("/streams/{stream:str}/republish", summary="Republish messages to a stream", tags=["Messages"])
