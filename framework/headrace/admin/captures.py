@@ -11,6 +11,7 @@ from headrace.admin.base import Base
 from headrace.admin.source_settings import stored_spec, with_password
 from headrace.admin.validation import MAX_ANSWER_BYTES, check_limit, condition_of
 from headrace.admin.watching.recording import first_seqs
+from headrace.model import conditions
 from headrace.model.capture import BackfillInfo, BackfillKind, FailedChange, Finding
 from headrace.model.conditions import Condition
 from headrace.model.conditions.selections import Where
@@ -21,7 +22,6 @@ from headrace.model.watching.audit import Change
 from headrace.sources.postgres.connection.untrusted import SourceDatabase
 from headrace.sources.postgres.spec import PostgresSpec
 from headrace.sources.postgres.table_names import canonical
-from headrace.store.messages.peek import encoded_condition
 
 _MAX_ID = 2**63 - 1
 _MAX_RATE = 2**31 - 1
@@ -185,7 +185,7 @@ class Captures(Base):
                 )
         if condition is not None:
             await self._check_condition(spec, chosen, condition)
-        text = encoded_condition(condition)
+        text = None if condition is None else conditions.encode(condition)
         change = self._change_of(kind, source.name, source.stream, where=text, rate=rate)
 
         async def start(connection: store.Executor) -> list[BackfillInfo]:

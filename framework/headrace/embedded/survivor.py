@@ -23,24 +23,15 @@ sys.path.append(sys.argv[2])
 from headrace.embedded import EmbeddedPostgres
 EmbeddedPostgres(sys.argv[1]).stop_if_unused()"""
 
+_COMMAND = ("/bin/sh", "-c", _WAIT, "sh", sys.executable or "python3", "-P", "-c", _STOP)
+
 
 def start(data_dir: Path) -> int:
     """Start the shell. Returns the end of the pipe for `dismiss`."""
     reading, writing = os.pipe()
     try:
         subprocess.run(
-            [
-                "/bin/sh",
-                "-c",
-                _WAIT,
-                "sh",
-                sys.executable,
-                "-P",
-                "-c",
-                _STOP,
-                data_dir,
-                Path(__file__).parents[2],
-            ],
+            [*_COMMAND, data_dir, Path(__file__).parents[2]],
             stdin=reading,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

@@ -71,6 +71,12 @@ class Problem(HeadraceError):
         return copyreg.__newobj__, (type(self), *self.args), vars(self)  # type: ignore[attr-defined]  # without `__init__`
 
 
+def only_reads(path: str) -> Problem:
+    """Return the error of a request that wants to change what can only be read."""
+    text = f"{path} supports GET and HEAD only."
+    return Problem(405, "method_not_allowed", text, headers={"allow": "GET, HEAD"})
+
+
 def invalid(text: str, field: str, what: str | None = None) -> Problem:
     """Return the error about an invalid field of a request. `what` is wrong with the field, by default the text says it."""
     return Problem(422, "invalid", text, validation_errors={field: [what or text]})

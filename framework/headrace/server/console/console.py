@@ -14,7 +14,7 @@ from urllib.parse import quote
 import msgspec
 
 from headrace.server.console.files import SCRIPT, StaticFile, static_files
-from headrace.server.errors import Problem, error_response
+from headrace.server.errors import error_response, only_reads
 from headrace.server.http import NO_STORE, Scope, Send
 
 HOME = "/console"
@@ -92,8 +92,8 @@ def console_page(scope: Scope, path: str) -> Page | None:
     if not is_console(path):
         return None
     if not reads:
-        refused = error_response(Problem(405, "method_not_allowed", f"{path} supports GET and HEAD only."))
-        return Page(405, ((b"allow", b"GET, HEAD"), (b"content-type", b"application/json"), NO_STORE), refused.body)
+        refused = error_response(only_reads(path))
+        return Page(refused.status, (*refused.headers, (b"content-type", b"application/json"), NO_STORE), refused.body)
     raw = _raw_path(scope)
     if path == HOME and not raw.endswith("/"):
         return _redirect(f"{raw.rpartition('/')[2]}/")

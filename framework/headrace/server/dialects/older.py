@@ -44,9 +44,8 @@ def without_echoes(path: str, body: bytes) -> bytes:
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 return body
             kept = {name: value for name, value in fields.items() if name not in echoes}
-            if (
-                bytes(kept.get("filters", b"")) == b"null"
-            ):  # of a condition that no filters express, which is in `where`
+            # An answer has null for a condition that no filters express. The condition is in `where`, too.
+            if bytes(kept.get("filters", b"")) == b"null":
                 del kept["filters"]
             return body if len(kept) == len(fields) else msgspec.json.encode(kept)
     return body

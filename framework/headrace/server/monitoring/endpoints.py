@@ -21,7 +21,7 @@ from headrace.server.access.scopes import Access, authorization_of
 from headrace.server.databases.data_databases import DataDatabases
 from headrace.server.databases.plane import Plane
 from headrace.server.engine import Engine
-from headrace.server.errors import Problem, error_response
+from headrace.server.errors import Problem, error_response, only_reads
 from headrace.server.http import PROTECTION, Scope, Send
 from headrace.server.merging import reachable
 from headrace.server.monitoring.health import DatabaseReadiness, Health
@@ -104,9 +104,7 @@ class Monitoring:
             return False
         try:
             if scope["method"] != "GET":
-                raise Problem(
-                    405, "method_not_allowed", f"{path} supports GET and HEAD only.", headers={"allow": "GET, HEAD"}
-                )
+                raise only_reads(path)
             status, kind, body = await page(scope)
         except Exception as error:
             await error_response(error).send(send)

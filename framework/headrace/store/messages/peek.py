@@ -121,11 +121,6 @@ def decoded(text: str) -> Any:
         return text
 
 
-def encoded_condition(where: Condition | None) -> str | None:
-    """A condition as the database takes it."""
-    return None if where is None else conditions.encode(where)
-
-
 def selected(filters: Filter, where: Condition | None, others: Mapping[str, Any]) -> str | None:
     """Criteria as the functions of the schema take them: as JSON. None if none is given."""
     criteria = {**others, "filter": filters, "where": None if where is None else msgspec.Raw(conditions.encode(where))}
