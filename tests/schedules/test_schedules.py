@@ -47,6 +47,14 @@ def test_two_operations_keep_the_promises_whichever_runs_first(
     assert {str(outcome.schedule): outcome.violations for outcome in outcomes if outcome.violations} == {}
 
 
+def test_a_message_that_commits_during_a_lease_call_is_not_behind_a_later_one_of_its_key(server: str) -> None:
+    """A retry was taken, then an earlier message of its key committed, and the call's second read took it, too."""
+    with campaign.explorer(server, "idle") as explorer:
+        outcomes = [explorer.run(parse(f"idle late+work_retry+lease_late B C{gate} A C")) for gate in range(1, 60)]
+    assert min(outcome.passed[2] for outcome in outcomes) > 15
+    assert {str(outcome.schedule): outcome.violations for outcome in outcomes if outcome.violations} == {}
+
+
 @pytest.mark.parametrize("state", ["busy", "spread"])
 def test_random_schedules_keep_the_promises(server: str, state: str) -> None:
     with campaign.explorer(server, state) as explorer:

@@ -356,6 +356,8 @@ begin
         v_batch.due_in := least(v_batch.due_in, extract(epoch from v_parked.due_next - p_now));
         if v_stream.one_message_per_key or v_request.distinct_keys then
             v_request.busy := v_request.busy || v_due.hashes;
+        elsif v_consumer.ordered then
+            v_request.taken := v_due.hashes;
         end if;
     end if;
 

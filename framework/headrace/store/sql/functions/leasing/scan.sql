@@ -303,6 +303,9 @@ end $$;
 -- A holder may end between the search for ended holders and the scan, and its messages may precede those that were
 -- read. Then the scan is repeated, with a search of its holes. If it holds frozen holes, nothing is read, and the next
 -- call returns those holes to the cursor.
+--
+-- A late arrival may precede a message of its key that was parked, and that this call has taken. In one lease the two
+-- would be out of order. So the scan is repeated, and the keys of such messages are busy.
 create or replace function headrace_internal.read_ahead(
     p_consumer headrace_internal.consumers, p_stream headrace_internal.streams, p_cursor headrace_internal.cursors,
     p_holes headrace_internal.hole_search, p_more_late boolean, p_request headrace_internal.read_request, p_last_drawn bigint, p_now timestamptz
@@ -345,6 +348,14 @@ begin
                 v_unexpired := true;
                 continue;
             end if;
+        end if;
+        if v_scanned.late is not null and exists (
+               select from unnest(v_scanned.seqs, v_scanned.hashes) as m(seq, hash)
+               where seq <@ v_scanned.late and hash = any (p_request.taken)) then
+            v_wanted.busy := v_wanted.busy || p_request.taken;
+            v_wanted.scan_limit := greatest(p_request.messages, p_request.scan_limit);
+            p_request.taken := null;
+            continue;
         end if;
         exit when p_holes.in_progress is null or p_more_late;
         p_holes.in_progress := array(select pg_snapshot_xip(v_scanned.snapshot));
