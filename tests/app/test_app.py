@@ -85,6 +85,35 @@ def test_filters_are_checked_where_they_are_written() -> None:
         App("postgresql://nowhere").consumer("orders", filter=[])(nothing)
 
 
+def test_a_wildcard_inside_a_token_warns(caplog: pytest.LogCaptureFixture) -> None:
+    app = App("postgresql://nowhere")
+    app.consumer("orders", filter=["orders.*.new", "orders.>", ">"])(nothing)
+    assert not caplog.records
+    app.consumer("orders", filter="orders.eu*", name="europe")(nothing)
+    assert logged(caplog, "a wildcard inside a token is an ordinary character", consumer="europe", filter="orders.eu*")
+
+
+@pytest.mark.parametrize(
+    ("declare", "given", "hint"),
+    [
+        ("consumer", {"retries": 3}, " Did you mean max_deliver, the number of attempts including the first?"),
+        ("consumer", {"max_delivery": 3}, " Did you mean max_deliver?"),
+        ("consumer", {"queue": "orders"}, " Did you mean stream?"),
+        ("consumer", {"zzz": 3}, ""),
+        ("stream", {"name": "orders", "ttl": "7d"}, " Did you mean retain_up_to?"),
+        ("every", {"tz": "Europe/Berlin"}, " Did you mean zone?"),
+        ("capture", {"to": "orders"}, " Did you mean into?"),
+    ],
+)
+def test_an_unknown_argument_is_named_with_the_one_that_is_meant(
+    declare: str, given: dict[str, Any], hint: str
+) -> None:
+    name = list(given)[-1]
+    with pytest.raises(ConfigurationError) as refused:
+        getattr(App("postgresql://nowhere"), declare)(**given)
+    assert str(refused.value) == f"{declare}() has no argument {name!r}.{hint}"
+
+
 def test_a_decorator_without_its_stream_and_other_slips_are_named() -> None:
     with pytest.raises(ConfigurationError, match=r"Write @app\.consumer\('orders'\)"):
         App("postgresql://nowhere").consumer(nothing)  # type: ignore[arg-type]

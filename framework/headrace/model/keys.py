@@ -93,6 +93,11 @@ def check_filters(filters: str | Iterable[str]) -> tuple[str, ...]:
     return tuple(check_filter(text) for text in found)
 
 
+def has_partial_wildcard(filter_: str) -> bool:
+    """Whether a token holds a wildcard beside other characters, such as `eu*`. There it is an ordinary character."""
+    return any(len(token) > 1 and ("*" in token or ">" in token) for token in filter_.split("."))
+
+
 def matches(filter_: str, key: str) -> bool:
     """Whether `key` matches one filter. The database applies the same rules. This function is for tests and tools."""
     wanted, tokens = filter_.split("."), key.split(".")

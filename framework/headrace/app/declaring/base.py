@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from difflib import get_close_matches
+from typing import Any, ParamSpec, TypeVar
 
 from headrace.app.consumer import Consumer
 from headrace.app.periodic.schedule import Schedule
 from headrace.model.errors import ConfigurationError
+from headrace.model.keys import has_partial_wildcard
+from headrace.model.log import Log
 from headrace.model.specs import StreamSpec
 from headrace.runtime.formats.format import StreamFormat, check_conditions
 from headrace.runtime.handlers.middleware import Middleware
@@ -15,8 +20,53 @@ from headrace.runtime.messages.publisher import Publisher
 from headrace.runtime.settling.dead_letters import DeadLetterHook
 from headrace.sources.postgres.spec import PostgresSpec
 
+log = Log("headrace")
+
 MAX_SCHEDULES = 1000
 """The largest number of schedules of an app. A process asks for all of them with one query."""
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_WORDS_OF_OTHERS = {
+    "max_deliver, the number of attempts including the first": ("retries", "max_retries", "max_attempts", "attempts"),
+    "backoff": ("delay", "retry_delay", "retry_backoff", "countdown", "default_retry_delay"),
+    "concurrency": ("workers", "max_workers", "max_concurrency", "actors"),
+    "max_ack_pending": ("prefetch", "prefetch_count", "max_in_flight"),
+    "ack_wait": ("visibility_timeout", "lease", "lock_timeout"),
+    "timeout": ("time_limit", "max_runtime"),
+    "batch": ("batch_size", "max_batch", "max_messages"),
+    "name": ("group", "group_id", "durable", "consumer"),
+    "stream": ("topic", "topics", "queue", "subject", "channel"),
+    "filter": ("key", "keys", "filters", "pattern", "routing_key"),
+    "deliver_policy": ("offset", "auto_offset_reset", "start", "from_beginning"),
+    "on_exhausted": ("dead_letter", "dlq", "on_failure"),
+    "retain_up_to": ("ttl", "max_age", "retention_ms"),
+    "max_storage": ("max_bytes", "max_size"),
+    "one_message_per_key": ("compact", "compaction", "cleanup_policy"),
+    "zone": ("timezone", "tz"),
+    "into": ("to",),
+}
+"""Arguments of declarations, with what other systems call them."""
+
+
+def named_arguments(method: Callable[P, R]) -> Callable[P, R]:
+    """Make a method refuse keyword arguments that it doesn't have with a `ConfigurationError` that suggests one it has."""
+    known = list(inspect.signature(method).parameters)
+
+    @functools.wraps(method)
+    def checked(*args: P.args, **given: P.kwargs) -> R:
+        for name in given:
+            if name not in known:
+                meant = [
+                    ours for ours, theirs in _WORDS_OF_OTHERS.items() if name in theirs and ours.split(",")[0] in known
+                ]
+                hint = "".join(f" Did you mean {ours}?" for ours in (meant or get_close_matches(name, known, 1))[:1])
+                raise ConfigurationError(f"{method.__name__}() has no argument {name!r}.{hint}")
+        return method(*args, **given)
+
+    return checked
 
 
 def arguments(local_variables: Mapping[str, Any]) -> dict[str, Any]:
@@ -82,6 +132,11 @@ class Declaring:
                     f"Two handlers of {spec.stream!r} are both called {spec.name!r}, and would share one place in the stream:"
                     " pass name=… to one of them."
                 )
+        for partial in filter(has_partial_wildcard, spec.filters):
+            log.warning(
+                "a wildcard inside a token is an ordinary character",
+                consumer=spec.name, filter=partial, hint="write the wildcard as a whole token, such as orders.*.new, or a condition such as where=\"key like 'orders.eu%'\"",
+            )  # fmt: skip
         if spec.stream in self._formats:
             check_conditions(self._formats[spec.stream], spec)
         self.consumers.append(consumer)

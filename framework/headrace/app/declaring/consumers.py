@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 from headrace.app.consumer import check_together, define
-from headrace.app.declaring.base import Declaring, arguments
+from headrace.app.declaring.base import Declaring, arguments, named_arguments
 from headrace.app.streams.stream import Stream
 from headrace.model.conditions import Condition
 from headrace.model.durations import Duration
@@ -22,6 +22,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 class Consumers(Declaring):
     """Declares consumers."""
 
+    @named_arguments
     def consumer(
         self,
         stream: str | Stream[Any],

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from headrace.app import capture
-from headrace.app.declaring.base import Declaring, arguments
+from headrace.app.declaring.base import Declaring, arguments, named_arguments
 from headrace.app.periodic import schedule as periodic
 from headrace.app.periodic.schedule import Made
 from headrace.app.streams.stream import Stream, name_of_stream
@@ -19,6 +19,7 @@ from headrace.sources.postgres.settings import ACTIONS, Action, Deletes, Mode, N
 class Sources(Declaring):
     """Declares what feeds streams."""
 
+    @named_arguments
     def capture(
         self,
         *tables: str,
@@ -95,6 +96,7 @@ class Sources(Declaring):
         self._add_capture(capture.define(**arguments(locals())))
         return into
 
+    @named_arguments
     def every(
         self,
         every: Duration,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, TypeVar, Unpack, overload
 
-from headrace.app.declaring.base import arguments
+from headrace.app.declaring.base import arguments, named_arguments
 from headrace.app.declaring.consumers import Consumers
 from headrace.app.streams.signatures import StreamOptions, TypedStreamOptions
 from headrace.app.streams.stream import Stream
@@ -27,6 +27,7 @@ class Streams(Consumers):
     @overload
     def stream(self, name: str, type: object, **settings: Unpack[TypedStreamOptions]) -> Stream[Any]: ...
 
+    @named_arguments
     def stream(
         self,
         name: str,

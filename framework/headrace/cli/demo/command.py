@@ -7,8 +7,10 @@ from __future__ import annotations
 import shlex
 import shutil
 import sys
+from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
+from textwrap import indent
 from typing import Annotated
 
 import msgspec
@@ -72,12 +74,22 @@ def demo(
     if actors < 1:
         raise UsageError(f"--actors is {actors}. It must be at least 1.")
     changes = _open_history(repo, history, tree)
+    _print_handler()
     result = run_async(_run, changes, actors, FAST if fast else SLOW, database)
     _report(changes, result)
     if not result.correct:
         return 1
     _print_next_steps()
     return 0
+
+
+def _print_handler() -> None:
+    """Print the handler that the worker processes run, as it is written."""
+    source = Path(__file__).with_name("worker.py")
+    code = source.read_text(encoding="utf-8").partition("@app.consumer(")
+    print(
+        f"Two worker processes run this handler, from {source.name}:\n\n{indent(''.join(code[1:]), '    ')}", flush=True
+    )
 
 
 def _open_history(repo: Path, history: Path | None, tree: Path | None) -> History:
@@ -128,3 +140,13 @@ def _print_next_steps() -> None:
     program = "headrace" if shutil.which("headrace") else shlex.quote(str(Path(sys.argv[0]).absolute()))
     print(f"\nNext, make your own service:\n\n  {program} new shop && cd shop\n  {program} run shop.service:app")
     print("""  echo '{"key": "orders.us.1", "data": {"id": 1, "items": ["a hat"]}}' | """ + f"{program} publish orders")
+    print("\nSee it in a browser, at http://127.0.0.1:7376:\n")
+    if find_spec("litestar") is None:
+        print(f"  {shlex.quote(sys.executable)} -m pip install {_server_requirement()}")
+    print(f"  {program} serve")
+
+
+def _server_requirement() -> str:
+    """Return what to install for `headrace serve`: of this clone, or as published."""
+    clone = Path(__file__).parents[4]
+    return shlex.quote(f"{clone}[server]" if (clone / "pyproject.toml").exists() else "headrace[server]")
