@@ -25,7 +25,7 @@ PRINTED = [
     ("consumer ls orders", f"curl {NOWHERE}/v1/streams/orders/consumers"),
     ("consumer info orders ship", f"curl {NOWHERE}/v1/streams/orders/consumers/ship"),
     ("consumer rm orders ship", f"curl -X DELETE '{NOWHERE}/v1/streams/orders/consumers/ship?force=false'"),
-    ("consumer dead-letters show orders ship 5", f"curl {NOWHERE}/v1/streams/orders/consumers/ship/dead_letters/5"),
+    ("consumer dead-letters info orders ship 5", f"curl {NOWHERE}/v1/streams/orders/consumers/ship/dead_letters/5"),
     ("stream search orders --filter a.>", f"curl '{NOWHERE}/v1/streams/orders/search?filter=a.%3E&limit=50'"),
     ("stream journey orders 7", f"curl '{NOWHERE}/v1/streams/orders/journeys/7?limit=1000'"),
     ("job ls", f"curl '{NOWHERE}/v1/jobs?limit=100'"),

@@ -39,7 +39,7 @@ REFUSED = [
     (66, "consumer edit nope --ack-wait 1m", "'nope'"),
     (66, "consumer rm nope --yes", "'nope'"),
     (66, "consumer dead-letters ls nope", "'nope'"),
-    (66, "consumer dead-letters show nope 1", "'nope'"),
+    (66, "consumer dead-letters info nope 1", "'nope'"),
     (66, "consumer dead-letters redrive nope", "'nope'"),
     (66, "consumer dead-letters purge nope --yes", "'nope'"),
     (64, "consumer ack ship", "ack ids"),
@@ -67,9 +67,9 @@ REFUSED = [
     (65, "consumer add orders x --where nope(1)", "ondition"),
     (78, "consumer add orders x --deliver-policy by_start_seq", "start_seq"),
     (78, "consumer add orders x --deliver-policy new --start-seq 2", "start_seq"),
-    (65, "consumer dead-letters show ship 5", "5"),
-    (64, "consumer dead-letters show ship x", "seq"),
-    (64, "consumer dead-letters show ship", "seq"),
+    (65, "consumer dead-letters info ship 5", "5"),
+    (64, "consumer dead-letters info ship x", "seq"),
+    (64, "consumer dead-letters info ship", "seq"),
     (64, "consumer replay ship --from x", "--from"),
     (65, "consumer replay ship --filter a..b", "a..b"),
 ]
@@ -403,9 +403,9 @@ def test_ls_counts_the_processes_that_work_on_a_consumer_idle_ones_too(orders: O
 
 
 def test_one_dead_letter(dead: Operator) -> None:
-    found = dead.json("consumer", "dead-letters", "show", "picky", "3")
+    found = dead.json("consumer", "dead-letters", "info", "picky", "3")
     assert (found["key"], found["data"], found["attempts"]) == ("orders.us.3", {"total": 300}, 1)
-    output = dead.out("consumer", "dead-letters", "show", "orders", "picky", "3")
+    output = dead.out("consumer", "dead-letters", "info", "orders", "picky", "3")
     for words in ("orders.us.3", '"total": 300', r"no\x1b[31m stock", "blocks its key"):
         assert words in output
 

@@ -44,7 +44,7 @@ def test_the_commands_of_the_page_run(
         assert "env:EU_DATABASE" in printed["headrace database ls"]
         assert eu_dsn not in str(printed)
         assert operator.json("stream", "info", "visits")["stream"]["database"] == "eu"
-        assert operator.json("database", "show", "eu")["url_from"] == "env:EU_DATABASE"
+        assert operator.json("database", "info", "eu")["url_from"] == "env:EU_DATABASE"
         operator.call("database", "rm", "eu", "--yes")
         assert operator.json("database", "ls") == []
         operator.refused(66, "database", "check", "eu")

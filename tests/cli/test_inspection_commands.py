@@ -20,7 +20,7 @@ REFUSED = [
     (66, "consumer dead-letters export nope", "'nope'"),
     (64, "consumer dead-letters redrive orders picky --background --dry-run", "--dry-run"),
     (66, "job ls nope", "'nope'"),
-    (66, "job show nope", "'nope'"),
+    (66, "job info nope", "'nope'"),
     (66, "job cancel 6a7d0c56-3b8f-4a54-9f0e-1d9d2c7e5a10", "6a7d0c56"),
     (66, "source webhook deliveries nope", "'nope'"),
     (66, "consumer push nope", "'nope'"),
@@ -89,10 +89,10 @@ def test_a_job_redrives_in_the_background(orders: Operator) -> None:
     if not orders.over_http:  # no server works on it
         assert job["state"] == "waiting"
         assert "cancelled" in orders.out("job", "cancel", job["id"])
-        assert "cancelled" in orders.out("job", "show", job["id"])
+        assert "cancelled" in orders.out("job", "info", job["id"])
         return
     until = time.monotonic() + 30
-    while orders.json("job", "show", job["id"])["state"] != "done" and time.monotonic() < until:
+    while orders.json("job", "info", job["id"])["state"] != "done" and time.monotonic() < until:
         pass
     assert [letter["seq"] for letter in orders.json("consumer", "dead-letters", "ls", "picky")] == [1, 3]
 

@@ -28,18 +28,18 @@ def reports(operator: Operator, dsn: str) -> None:
 def test_schedules_are_listed_and_shown(operator: Operator, reports: None) -> None:
     table = operator.out("schedule", "ls")
     assert re.search(r"^reports +reports +0 9 \* \* 1-5 +Europe/Berlin +running +– +– +0$", table, re.MULTILINE), table
-    shown = operator.out("schedule", "show", "reports")
+    shown = operator.out("schedule", "info", "reports")
     assert '{"kind":"daily"}' in shown
     assert "catch up with 100 at most" in shown
-    assert operator.json("schedule", "show", "reports")["settings"]["every"] == "0 9 * * 1-5"
+    assert operator.json("schedule", "info", "reports")["settings"]["every"] == "0 9 * * 1-5"
 
 
 def test_a_schedule_is_paused_resumed_run_and_removed(operator: Operator, reports: None) -> None:
     assert "Paused" in operator.out("schedule", "pause", "reports")
-    assert operator.json("schedule", "show", "reports")["state"] == "paused"
+    assert operator.json("schedule", "info", "reports")["state"] == "paused"
     assert "is paused" in operator.refused(65, "schedule", "run", "reports")
     assert "Resumed" in operator.out("schedule", "resume", "reports")
     assert "Requested" in operator.out("schedule", "run", "reports")
     assert "Deleted" in operator.out("schedule", "rm", "reports", "--yes")
-    assert "headrace schedule ls" in operator.refused(66, "schedule", "show", "reports")
+    assert "headrace schedule ls" in operator.refused(66, "schedule", "info", "reports")
     assert "app.every" in operator.call("schedule", "ls").err

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import msgspec
 import pytest
 
-from headrace import App, Message, Reject, Retry, Snooze
+from headrace import App, Depends, Message, Reject, Retry, Snooze
 from headrace.testing import Harness
 
 pytestmark = pytest.mark.asyncio
@@ -18,6 +18,15 @@ Start = Callable[..., Harness]
 
 class Order(msgspec.Struct):
     id: int
+
+
+class Pool(list[str]):
+    pass
+
+
+class Stock:
+    def __init__(self, pool: Pool) -> None:
+        self.pool = pool
 
 
 def lent(app: App) -> dict[str, Any]:
@@ -47,6 +56,30 @@ async def test_the_app_is_unchanged_after_the_block(app: App, harness: Start) ->
     async with harness(app):
         assert app.dsn != before["dsn"]
     assert lent(app) == before
+
+
+async def test_a_test_provides_other_dependencies(app: App, harness: Start) -> None:
+    seen: list[Any] = []
+
+    @app.lifespan
+    async def pool(app: App) -> AsyncIterator[Pool]:
+        yield Pool(["the real one"])
+
+    app.provide(Stock, scope="app")
+
+    @app.consumer("orders")
+    async def ship(order: int, stock: Depends[Stock], pool: Depends[Pool]) -> None:
+        seen.append((stock.pool, pool))
+
+    for given in ({Pool: ["fake"]}, {Stock: Stock(Pool(["of the fake stock"]))}, None):
+        async with Harness(app, provide=given) as h:
+            await h.publish("orders", "orders.1", 1)
+            await h.drain(raise_errors=True)
+    assert seen == [
+        (["fake"], ["fake"]),
+        (["of the fake stock"], ["the real one"]),
+        (["the real one"], ["the real one"]),
+    ]
 
 
 async def test_drain_follows_messages_from_handler_to_handler(app: App, harness: Start) -> None:

@@ -274,7 +274,7 @@ def test_dead_letters_and_the_command_line_show_that_data_is_encrypted(
     shown = ""
     for command in (
         ["stream", "view", "patients", "--first", "1"],
-        ["consumer", "dead-letters", "show", "patients", "refuse", "1"],
+        ["consumer", "dead-letters", "info", "patients", "refuse", "1"],
         ["consumer", "dead-letters", "ls", "patients", "refuse"],
         ["consumer", "peek", "patients", "refuse"],
     ):

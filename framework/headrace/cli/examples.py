@@ -42,7 +42,7 @@ headrace observe --server http://localhost:7376 --interval 5s""",
 headrace serve
 headrace serve --database postgresql://shop@db/shop --processes 4
 headrace serve --host 0.0.0.0 --tls-cert fullchain.pem --tls-key privkey.pem""",
-    "schedule show": "headrace schedule show reports",
+    "schedule info": "headrace schedule info reports",
     "schedule run": "headrace schedule run reports --server http://localhost:7376",
     "source info": "headrace source info stripe",
     "source backfill start": """\

@@ -81,7 +81,7 @@ consumer.command(
         "List, show, export, redrive and delete dead letters: messages that failed too often or were rejected.",
         {
             "ls": (dead_letters.ls, "[STREAM] NAME"),
-            "show": (dead_letters.show, "[STREAM] NAME SEQ"),
+            "info": (dead_letters.info, "[STREAM] NAME SEQ"),
             "export": (dead_letters.export, "[STREAM] NAME"),
             "redrive": (dead_letters.redrive, "[STREAM] NAME"),
             "purge": (dead_letters.purge, "[STREAM] NAME"),
@@ -94,7 +94,7 @@ job = _group(
     "List, show and cancel jobs, which redrive or purge dead letters in the background.",
     {
         "ls": (jobs.ls, "[STREAM]"),
-        "show": (jobs.show, "ID"),
+        "info": (jobs.info, "ID"),
         "cancel": (jobs.cancel, "ID"),
     },
 )
@@ -177,7 +177,7 @@ schedule = _group(
     "Show, pause, run and delete the schedules of periodic messages.",
     {
         "ls": (schedules.ls, ""),
-        "show": (schedules.show, "NAME"),
+        "info": (schedules.info, "NAME"),
         "run": (schedules.run, "NAME"),
     },
 )

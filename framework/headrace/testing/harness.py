@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from typing import Any, Literal, Self
 
@@ -56,6 +56,8 @@ class Harness:
         app: the app, which must not run elsewhere.
         database: the URL of a database for this harness alone, such as the one of the fixture
             `headrace_database`. By default a database is cloned, and dropped at the end.
+        provide: values by their type, such as `{Carrier: FakeCarrier()}`. Handlers and providers get them
+            instead of what the app's own providers and lifespans make.
         within: the default timeout of `drain`, in real time.
 
     Attributes:
@@ -63,10 +65,18 @@ class Harness:
         clock: the time, see `advance`.
     """
 
-    def __init__(self, app: App, database: str | None = None, *, within: Duration = "30s") -> None:
+    def __init__(
+        self,
+        app: App,
+        database: str | None = None,
+        *,
+        provide: Mapping[Any, Any] | None = None,
+        within: Duration = "30s",
+    ) -> None:
         self.app = app
         self.clock = Clock()
         self._database_url = database
+        self._provide = provide
         self._within = seconds(within, "within")
         self._record = Record()
         self._crashes: dict[str, int] = {}
@@ -91,7 +101,11 @@ class Harness:
         database = self._database_url or await anyio.to_thread.run_sync(
             self._undo.enter_context, own_server().database()
         )
+        if self._provide:
+            resources = self.app._resources
+            self._override(resources, _providers=resources.providers.with_values(self._provide))
         self._override(
+            self.app,
             dsn=database,
             _time=self.clock.time(),
             _witness=None,
@@ -116,11 +130,11 @@ class Harness:
         if kind is None and not self._task.cancelled():
             self._task.result()
 
-    def _override(self, **settings: Any) -> None:
-        """Set these attributes of the app until the end."""
+    def _override(self, target: Any, **settings: Any) -> None:
+        """Set these attributes until the end."""
         for name, value in settings.items():
-            self._undo.callback(setattr, self.app, name, getattr(self.app, name))
-            setattr(self.app, name, value)
+            self._undo.callback(setattr, target, name, getattr(target, name))
+            setattr(target, name, value)
 
     async def _run_workers(self) -> None:
         """Run a worker, and another one after each crash. Stays connected until the end of the block."""

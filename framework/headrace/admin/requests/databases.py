@@ -10,7 +10,7 @@ OPERATIONS: dict[str, Operation] = {
         DATABASE,
         "Show where servers find the URL of a database",
         DatabaseInfo,
-        Command("database show"),
+        Command("database info"),
     ),
     "check_database": Operation("POST", DATABASE + "/check", "Check a database", DatabaseCheck, changes=False),
 }

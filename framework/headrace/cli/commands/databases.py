@@ -1,4 +1,4 @@
-"""`headrace database add|ls|show|check|rm`: further databases behind a server."""
+"""`headrace database add|ls|info|check|rm`: further databases behind a server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`headrace job ls|show|cancel`: jobs that redrive or purge dead letters in the background."""
+"""`headrace job ls|info|cancel`: jobs that redrive or purge dead letters in the background."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def ls(
     print_cut(jobs, limit)
 
 
-def show(id: JobId, /, *, backend: Backend = Backend(), json: JsonOption = False) -> None:  # noqa: A002, B008 - frozen
+def info(id: JobId, /, *, backend: Backend = Backend(), json: JsonOption = False) -> None:  # noqa: A002, B008 - frozen
     """Show a job, with how much it has done."""
     job = administer(backend, lambda admin: admin.job(id))
     print_result(job, json, pairs=_facts(job))

@@ -1,4 +1,4 @@
-"""`headrace schedule ls|show|pause|resume|run|rm`: the schedules of periodic messages."""
+"""`headrace schedule ls|info|pause|resume|run|rm`: the schedules of periodic messages."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def ls(*, backend: Backend = Backend(), json: JsonOption = False) -> None:  # no
     )  # fmt: skip
 
 
-def show(name: ScheduleName, /, *, backend: Backend = Backend(), json: JsonOption = False) -> None:  # noqa: B008 - frozen
+def info(name: ScheduleName, /, *, backend: Backend = Backend(), json: JsonOption = False) -> None:  # noqa: B008 - frozen
     """Show a schedule's settings and its state."""
     schedule = administer(backend, lambda admin: admin.schedule(name))
     if json:

@@ -73,6 +73,14 @@ class Providers:
         if override:
             self._overrides.add(kind)
 
+    def with_values(self, values: Mapping[Any, Any]) -> Providers:
+        """Return providers that use these values, by type, instead of what they would make."""
+        copy = Providers()
+        copy._providers, copy._types, copy._overrides = [*self._providers], {**self._types}, {*self._overrides}
+        for kind, value in values.items():
+            copy.add(_returning(value), "app", kind, override=True)
+        return copy
+
     @asynccontextmanager
     async def open(
         self, known: Mapping[Any, Any], needs: Sequence[Need], *, teardown: float
@@ -118,6 +126,13 @@ class Providers:
             return make_async_container(given, *self._providers, context=dict(known), skip_validation=True)
         except DishkaError as error:
             raise ConfigurationError(f"The providers do not fit together: {_sentence(error)}") from error
+
+
+def _returning(value: Any) -> Callable[[], Any]:
+    def given() -> Any:
+        return value
+
+    return given
 
 
 async def _keep(container: AsyncContainer, needs: Sequence[Need]) -> dict[Any, Any]:

@@ -1,4 +1,4 @@
-"""`headrace consumer dead-letters ls|show|export|redrive|purge`: list, show, export, redrive and delete dead letters."""
+"""`headrace consumer dead-letters ls|info|export|redrive|purge`: list, show, export, redrive and delete dead letters."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def _print_groups(
         print_notice(f"These are the {len(groups)} largest groups. There may be more, see --limit.")
 
 
-def show(
+def info(
     *words: ShowArguments,
     backend: Backend = Backend(),  # noqa: B008 - frozen
     json: JsonOption = False,
