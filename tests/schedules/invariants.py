@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator
 
@@ -43,11 +44,7 @@ def _unread(state: State) -> set[int]:
 
 
 def _ranges(text: str) -> list[tuple[int, int]]:
-    return [
-        (int(lower or 0), int(upper or 1 << 62))
-        for lower, _, upper in (part.partition(",") for part in text.strip("{}").replace("[", "").split(")") if part)
-        for lower in [lower.lstrip(",") or "0"]
-    ]
+    return [(int(lower or 0), int(upper or 1 << 62)) for lower, upper in re.findall(r"[\[(](\d*),(\d*)\)", text)]
 
 
 def _acked(log: Log) -> set[int]:

@@ -47,6 +47,21 @@ def test_two_operations_keep_the_promises_whichever_runs_first(
     assert {str(outcome.schedule): outcome.violations for outcome in outcomes if outcome.violations} == {}
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        # A replay used the settings of before an edit that it had waited for.
+        "dead replay+edit_unordered B13",
+        # An edit may find that its consumer was deleted, and then declares a new one.
+        "spread delete_consumer+edit_unordered A16 B",
+    ],
+)
+def test_a_schedule_that_broke_a_promise_keeps_it(server: str, line: str) -> None:
+    schedule = parse(line)
+    with campaign.explorer(server, schedule.state) as explorer:
+        assert explorer.run(schedule).violations == []
+
+
 @pytest.mark.parametrize("state", ["busy", "spread"])
 def test_random_schedules_keep_the_promises(server: str, state: str) -> None:
     with campaign.explorer(server, state) as explorer:
