@@ -227,11 +227,13 @@ _acting("ack_bob", "bob", "ack")
 _acting("nack_bob", "bob", "retry")
 
 
-def _acking(name: str, owner: str, count: int) -> None:
+def _acking(name: str, owner: str, first: int, last: int) -> None:
+    """Ack messages that an owner has at the start, from the first to the last one of these places."""
+
     @operation(name, *LOST, owner=owner)
     def steps(log: Log) -> Steps:
         lease, seqs = log.leases[owner]
-        seqs = seqs[:count]
+        seqs = seqs[first - 1 : last]
         chosen = ", ".join(map(str, seqs))
         yield f"begin; insert into gate.effects select unnest(array[{chosen}]::bigint[])"
         yield (
@@ -243,9 +245,10 @@ def _acking(name: str, owner: str, count: int) -> None:
         log.acked += [(lease, seq) for seq in seqs]
 
 
-_acking("effect_ann", "ann", 1)
-_acking("effects_ann", "ann", 2)
-_acking("effect_bob", "bob", 1)
+_acking("effect_ann", "ann", 1, 1)
+_acking("effect_second", "ann", 2, 2)
+_acking("effects_ann", "ann", 1, 2)
+_acking("effect_bob", "bob", 1, 1)
 
 
 @operation("extend_bob", owner="bob")

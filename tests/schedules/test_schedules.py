@@ -52,6 +52,9 @@ def test_two_operations_keep_the_promises_whichever_runs_first(
     [
         # A replay used the settings of before an edit that it had waited for.
         "dead replay+edit_unordered B13",
+        # Of two transactions that acked a message, the second one failed with an error of an index, or committed.
+        "paused effects_ann+effect_ann B7",
+        "quiet effects_ann+effect_second A8 B",
         # An edit may find that its consumer was deleted, and then declares a new one.
         "spread delete_consumer+edit_unordered A16 B",
     ],

@@ -165,7 +165,7 @@ language sql stable as $$
     join (select hash, min(first) as first from unnest(p_hashes, p_firsts) as b(hash, first) group by hash) as b on b.hash = m.hash and b.first < m.seq
     where p_consumer.ordered and not p_stream.one_message_per_key and l.consumer_id = p_consumer.id and l.lease_id >= p_floor
       and not exists (select from headrace_internal.acks as a
-                      where a.consumer_id = l.consumer_id and a.lease_id = l.lease_id and m.seq = any (a.seqs))
+                      where a.consumer_id = l.consumer_id and a.lease_id = l.lease_id and a.seq = m.seq)
 $$;
 
 -- Messages of these keys were put back, from p_firsts on, and later ones of the same keys are in flight. Their handlers
