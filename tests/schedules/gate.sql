@@ -74,7 +74,7 @@ begin
                    where consumer_id = (select id from headrace_internal.consumers where name = 'ship') order by version desc limit 1) as u),
         'leases', (select coalesce(json_agg(json_build_object('id', lease_id, 'owner', owner, 'expires', round(extract(epoch from expires_at)), 'seqs', seqs,
                           'hashes', hashes, 'held', held, 'lowest', lowest, 'attempts', attempts) order by lease_id), '[]') from headrace_internal.leases),
-        'acks', (select coalesce(json_agg(json_build_array(lease_id, seqs) order by lease_id, seqs), '[]') from headrace_internal.acks),
+        'acks', (select coalesce(json_agg(json_build_array(lease_id, seq) order by lease_id, seq), '[]') from headrace_internal.acks),
         'parked', (select coalesce(json_agg(json_build_array(seq, key_hash, attempts, crashes, round(extract(epoch from nullif(due_at, '-infinity')))) order by seq), '[]')
                    from headrace_internal.parked),
         'tails', (select coalesce(json_agg(json_build_array(seq, key_hash) order by seq), '[]') from headrace_internal.tails),

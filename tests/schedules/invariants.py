@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator
 
@@ -43,11 +44,7 @@ def _unread(state: State) -> set[int]:
 
 
 def _ranges(text: str) -> list[tuple[int, int]]:
-    return [
-        (int(lower or 0), int(upper or 1 << 62))
-        for lower, _, upper in (part.partition(",") for part in text.strip("{}").replace("[", "").split(")") if part)
-        for lower in [lower.lstrip(",") or "0"]
-    ]
+    return [(int(lower or 0), int(upper or 1 << 62)) for lower, upper in re.findall(r"[\[(](\d*),(\d*)\)", text)]
 
 
 def _acked(log: Log) -> set[int]:
@@ -56,7 +53,7 @@ def _acked(log: Log) -> set[int]:
 
 def pending(state: State) -> Counter[int]:
     """Return how often each message waits for its delivery, or is in flight."""
-    committed = {(lease, seq) for lease, seqs in state["acks"] for seq in seqs}
+    committed = {(lease, seq) for lease, seq in state["acks"]}
     places = Counter(seq for lease in state["leases"] for seq in lease["seqs"] if (lease["id"], seq) not in committed)
     for table in ("parked", "tails"):
         places.update(row[0] for row in state[table])
@@ -136,9 +133,9 @@ def _tails(state: State, ordered: bool) -> Iterator[str]:
 
 def _acks(state: State, log: Log) -> Iterator[str]:
     leases = {lease["id"] for lease in state["leases"]}
-    for lease, seqs in state["acks"]:
+    for lease, seq in state["acks"]:
         if lease not in leases:
-            yield f"the ack of {seqs} names lease {lease}, which has ended"
+            yield f"the ack of {seq} names lease {lease}, which has ended"
     if not log.rewound:
         for seq, times in Counter(seq for _, seq in log.acks()).items():
             if times > 1:

@@ -56,6 +56,8 @@ class Log:
     """How many messages calls have published that returned, or whose transaction committed."""
     removes: bool = False
     """Whether messages are removed from the stream."""
+    deletes: bool = False
+    """Whether the consumer is deleted and made again."""
     rewound: bool = False
     """Whether messages may be delivered again, or passed over, because an operator wanted that."""
     violations: list[str] = field(default_factory=list)

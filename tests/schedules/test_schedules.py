@@ -55,6 +55,24 @@ def test_a_message_that_commits_during_a_lease_call_is_not_behind_a_later_one_of
     assert {str(outcome.schedule): outcome.violations for outcome in outcomes if outcome.violations} == {}
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        # A replay used the settings of before an edit that it had waited for.
+        "dead replay+edit_unordered B13",
+        # Of two transactions that acked a message, the second one failed with an error of an index, or committed.
+        "paused effects_ann+effect_ann B7",
+        "quiet effects_ann+effect_second A8 B",
+        # An edit may find that its consumer was deleted, and then declares a new one.
+        "spread delete_consumer+edit_unordered A16 B",
+    ],
+)
+def test_a_schedule_that_broke_a_promise_keeps_it(server: str, line: str) -> None:
+    schedule = parse(line)
+    with campaign.explorer(server, schedule.state) as explorer:
+        assert explorer.run(schedule).violations == []
+
+
 @pytest.mark.parametrize("state", ["busy", "spread"])
 def test_random_schedules_keep_the_promises(server: str, state: str) -> None:
     with campaign.explorer(server, state) as explorer:

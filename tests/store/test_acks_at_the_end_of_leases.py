@@ -80,7 +80,7 @@ async def test_an_acked_message_stays_in_its_lease_until_its_worker_settles_it(
     async with database.transaction() as connection:
         await reader.ack_within(connection, batch, 1, 2)
     assert await reader.nack(batch, 3, delay=10) == []
-    assert [await reader.count(table) for table in ("leases", "acks", "parked")] == [1, 1, 1]
+    assert [await reader.count(table) for table in ("leases", "acks", "parked")] == [1, 2, 1]
     assert await reader.ack(batch, 1) == []
     assert await reader.ack(batch, 2) == []
     assert [await reader.count(table) for table in ("leases", "acks", "parked")] == [0, 0, 1]
@@ -149,7 +149,7 @@ async def test_deleting_a_consumer_or_a_stream_deletes_its_acks(database: store.
         batch = await reader.lease()
         async with database.transaction() as connection:
             await reader.ack_within(connection, batch)
-        assert await reader.count("acks") == 1
+        assert await reader.count("acks") == len(batch.seqs)
         if name == "ship":
             await store.delete_consumer(database, reader.id, force=True)
         else:

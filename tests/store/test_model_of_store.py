@@ -458,7 +458,7 @@ class Consumer(RuleBasedStateMachine):
     def acks_are_kept_as_long_as_their_lease(self) -> None:
         rows = self.do(
             self.connection.fetch(
-                """select lease_id, array_agg(seq order by seq) as seqs from headrace_internal.acks cross join unnest(seqs) as seq
+                """select lease_id, array_agg(seq order by seq) as seqs from headrace_internal.acks
                    where consumer_id = $1 group by lease_id""",
                 self.reader.id,
             )

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from headrace import store
 from tests.conftest import Connect, Declare
 from tests.store.test_replay import ALL, replay
-from tests.support.readers import Reader, by_key, publish
+from tests.support.readers import Reader, begun, by_key, publish
 from tests.support.waiting import start, until_blocked
 
 pytestmark = pytest.mark.asyncio
@@ -132,3 +133,40 @@ async def test_messages_that_are_handled_while_a_replay_searches_are_replayed(
     assert await replaying == 4
     reader.executor = database
     assert await reader.drain() == [1, 2, 3, 4]
+
+
+async def test_a_consumer_that_stops_ordering_while_a_replay_searches_is_not_given_again_what_is_in_flight(
+    database: store.Database, declare: Declare, connect: Connect
+) -> None:
+    reader = await declare()
+    ann = await at_work(reader, 1)
+    async with begun(connect) as (slow, transaction):
+        await store.declare_consumer(slow, msgspec.structs.replace(reader.spec, ordered=False))
+        replaying = await start(store.replay(database, reader.id, ALL))
+        await until_blocked(database, slow)
+        await transaction.commit()
+        assert await replaying == 2
+    assert await reader.count("tails") == 0
+    assert await reader.drain("bob") == [1, 2]
+    assert await reader.ack_all(ann) == []
+    assert await reader.drain("bob") == []
+
+
+async def test_a_filter_that_is_edited_while_a_replay_searches_is_kept_for_what_is_examined_afterwards(
+    database: store.Database, declare: Declare, connect: Connect
+) -> None:
+    reader = await declare()
+    await publish(database, *"ab")
+    await reader.drain()
+    await publish(database, *"ab")
+    async with begun(connect) as (slow, transaction):
+        await slow.execute("select pg_advisory_xact_lock(1212498508, $1)", reader.id)
+        replaying = await start(store.replay(database, reader.id, ALL))
+        await until_blocked(database, slow)
+        await store.declare_consumer(database, msgspec.structs.replace(reader.spec, filters=("a",)))
+        reader.executor = slow
+        assert await reader.drain(calls=1) == [3]
+        await transaction.commit()
+        assert await replaying == 3
+    reader.executor = database
+    assert await reader.drain() == [1, 2, 3]

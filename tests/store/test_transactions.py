@@ -134,6 +134,33 @@ async def test_an_acked_message_among_others_is_not_acked_again(
         await reader.ack_within(connection, batch, 2)
 
 
+@pytest.mark.parametrize("end", ["commit", "rollback"])
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [([1], [1]), ([1, 2], [1, 2]), ([1], [2, 1]), ([1, 2], [1]), ([1, 2], [2]), ([1, 2], [2, 3]), ([1, 2, 3], [3, 2])],
+    ids=str,
+)
+async def test_of_two_transactions_that_ack_a_message_at_once_one_commits(
+    database: store.Database, declare: Declare, connect: Connect, first: list[int], then: list[int], end: str
+) -> None:
+    reader = await declare()
+    await publish(database, *"abcd")
+    batch = await reader.lease()
+    async with begun(connect) as (connection, transaction), begun(connect) as (second, transaction_of_second):
+        await reader.ack_within(connection, batch, *first)
+        late = await start(reader.ack_within(second, batch, *then))
+        await until_blocked(database, connection)
+        await getattr(transaction, end)()
+        if end == "commit":
+            with pytest.raises(LeaseLost):
+                await late
+        else:
+            await late
+            await transaction_of_second.commit()
+    await reader.ack_all(batch)
+    assert await reader.count("acks") == 0
+
+
 async def test_a_lost_lease_is_named_whatever_the_driver(
     database: store.Database, declare: Declare, connect: Connect
 ) -> None:

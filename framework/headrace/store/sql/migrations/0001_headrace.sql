@@ -210,20 +210,15 @@ alter table headrace_internal.leases
     alter column seqs set storage external, alter column hashes set storage external, alter column attempts set storage external,
     alter column crashes set storage external, alter column started set storage external;
 
--- Acks that were committed together with the effects of a handler, one row for each lease and transaction. The lease
--- holds these messages until it is settled or expires, see transactions.sql. There is no foreign key, because it would
--- lock the consumer's row at each ack.
+-- Acks that were committed together with the effects of a handler. The lease holds these messages until it is settled or
+-- expires, see transactions.sql. A message has a row of its own, so that of two transactions which ack it at the same time
+-- only one commits. There is no foreign key, because it would lock the consumer's row at each ack.
 create table headrace_internal.acks (
     consumer_id  int not null,
     lease_id     bigint not null,
-    seqs         bigint[] not null
+    seq          bigint not null,
+    primary key (consumer_id, lease_id, seq)
 ) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
-create unique index acks_by_lease on headrace_internal.acks (consumer_id, lease_id, (seqs[1]));    -- no message is acked twice
--- Acks of several messages are few. An ack of one message looks for the message here, and not in all acks of its lease.
-create index acks_of_several on headrace_internal.acks (consumer_id, lease_id) where cardinality(seqs) > 1;
--- The unique index is on an expression, and so can't be the replica identity. A primary key would cost each ack another
--- column or another index. A row is small, and is logged in full only where it is published.
-alter table headrace_internal.acks replica identity full;
 
 -- The owners that may be at work, see check_in.sql. Logged, since it is needed after a crash. There is no foreign key,
 -- because a check-in would lock the consumer's row.

@@ -1,6 +1,21 @@
 -- Consumers: they are declared by name on a stream. Declaring a consumer again changes its settings and keeps its
 -- position.
 
+-- Take a consumer's lock, until the end of the transaction, and return the consumer. Its settings are read only then: an edit
+-- that another session waits for has committed. Raises HR002 if the consumer no longer exists.
+create or replace function headrace_internal.lock_consumer(p_consumer int) returns headrace_internal.consumers
+language plpgsql as $$
+declare
+    v_consumer  headrace_internal.consumers;
+begin
+    perform pg_advisory_xact_lock(1212498508, p_consumer);
+    select * into v_consumer from headrace_internal.consumers where id = p_consumer;
+    if not found then
+        raise exception using errcode = 'HR002', message = 'The consumer no longer exists: declare it again.';
+    end if;
+    return v_consumer;
+end $$;
+
 -- Raise HR004 unless these are filters, by the grammar of headrace.model.keys: like keys, but with "*" for one token and
 -- ">" as the last token.
 create or replace function headrace_internal.check_filters(p_filters text[]) returns void

@@ -27,7 +27,7 @@ join headrace_internal.consumers as c on c.id = l.consumer_id
 join headrace_internal.streams as s on s.id = c.stream_id
 cross join unnest(l.seqs, l.attempts) as m(seq, attempt)
 where not exists (
-    select from headrace_internal.acks as a where a.consumer_id = l.consumer_id and a.lease_id = l.lease_id and m.seq = any (a.seqs))
+    select from headrace_internal.acks as a where a.consumer_id = l.consumer_id and a.lease_id = l.lease_id and a.seq = m.seq)
   and ((select headrace_granted.is_direct('in_flight')) or s.id = any ((select headrace_granted.streams_of('observe'))::int[]));
 comment on view headrace.in_flight is 'Messages that workers hold: consumer_id, lease_id and seq are the arguments of headrace.ack';
 

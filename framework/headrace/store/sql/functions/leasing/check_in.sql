@@ -98,7 +98,7 @@ begin
             select array_agg(u.seq) as seqs, array_agg(u.hash) as hashes from unnest(l.seqs, l.hashes) as u(seq, hash)
             where u.seq > 0 and not exists (
                 select from headrace_internal.acks as a
-                where a.consumer_id = p_consumer and a.lease_id = l.lease_id and u.seq = any (a.seqs))) as m on true;
+                where a.consumer_id = p_consumer and a.lease_id = l.lease_id and a.seq = u.seq)) as m on true;
 end $$;
 
 -- Note that an owner has ended, so that no lease call waits for it.

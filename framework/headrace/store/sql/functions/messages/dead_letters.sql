@@ -108,12 +108,8 @@ declare
     v_seqs      bigint[];
     v_redriven  record;
 begin
-    perform pg_advisory_xact_lock(1212498508, p_consumer);
+    v_consumer := headrace_internal.lock_consumer(p_consumer);
     select * into v_cursor from headrace_internal.cursors where consumer_id = p_consumer order by version desc limit 1;
-    if not found then
-        raise exception using errcode = 'HR002', message = 'The consumer no longer exists: declare it again.';
-    end if;
-    select * into v_consumer from headrace_internal.consumers where id = p_consumer;
     select * into v_stream from headrace_internal.streams where id = v_consumer.stream_id;
     v_seqs := headrace_internal.chosen_dead_letters(p_consumer, p_choice);
     -- The keys are looked up one by one, since thousands of dead letters of other keys may block these.
@@ -177,17 +173,15 @@ create or replace function headrace_internal.discard_chosen(
 ) returns bigint
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
 declare
-    v_cursor  headrace_internal.cursors;
-    v_next    headrace_internal.cursors;
-    v_seqs    bigint[];
-    v_keys    bigint[];
-    v_count   bigint;
+    v_consumer  headrace_internal.consumers;
+    v_cursor    headrace_internal.cursors;
+    v_next      headrace_internal.cursors;
+    v_seqs      bigint[];
+    v_keys      bigint[];
+    v_count     bigint;
 begin
-    perform pg_advisory_xact_lock(1212498508, p_consumer);
+    v_consumer := headrace_internal.lock_consumer(p_consumer);
     select * into v_cursor from headrace_internal.cursors where consumer_id = p_consumer order by version desc limit 1;
-    if not found then
-        raise exception using errcode = 'HR002', message = 'The consumer no longer exists: declare it again.';
-    end if;
     v_seqs := headrace_internal.chosen_dead_letters(p_consumer, p_choice);
     if p_dry_run or v_seqs = '{}' then
         return cardinality(v_seqs);
@@ -205,7 +199,7 @@ begin
     v_next.ready_floor := least(v_next.ready_floor, v_next.parked_floor);
     perform headrace_internal.write_cursor(v_cursor, v_next);
     if v_keys is not null then
-        perform headrace_internal.notify_stream(stream_id) from headrace_internal.consumers where id = p_consumer;
+        perform headrace_internal.notify_stream(v_consumer.stream_id);
     end if;
     return v_count;
 end $$;

@@ -35,7 +35,7 @@ begin
     select f.place, null, null, f.attempts, f.since, f.until, f.owner, f.blocks, f.death, f.error, f.error_type into v_found
         from (
             select case when exists (
-                       select from headrace_internal.acks as a where a.consumer_id = l.consumer_id and a.lease_id = l.lease_id and p_seq = any (a.seqs))
+                       select from headrace_internal.acks as a where a.consumer_id = l.consumer_id and a.lease_id = l.lease_id and a.seq = p_seq)
                    then 'ack' else 'lease' end as place, coalesce(m.attempt, 1) as attempts, l.since, l.expires_at as until, l.owner,
                    null::boolean as blocks, null as death, null as error, null as error_type, 1 as rank
             from headrace_internal.leases as l cross join unnest(l.seqs, l.attempts) as m(seq, attempt)
@@ -83,7 +83,7 @@ language sql set enable_seqscan = off set enable_bitmapscan = off as $$
             from headrace_internal.leases as l cross join unnest(l.seqs, l.hashes) as m(seq, hash)
             where l.consumer_id = p_consumer and l.lease_id >= p_cursor.lease_floor and l.lowest < p_seq and m.hash = p_hash and m.seq < p_seq
               and not exists (select from headrace_internal.acks as a
-                              where a.consumer_id = l.consumer_id and a.lease_id = l.lease_id and m.seq = any (a.seqs))
+                              where a.consumer_id = l.consumer_id and a.lease_id = l.lease_id and a.seq = m.seq)
         union all
         select p.seq, 'parked', 2 from headrace_internal.first_parked_of_key(p_consumer, p_hash, p_cursor.parked_floor) as p(seq)
             where p.seq < p_seq) as h

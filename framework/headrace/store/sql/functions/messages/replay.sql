@@ -36,6 +36,37 @@ language sql as $$
            - (select * from headrace_internal.cursor_holes(p_cursor))
 $$;
 
+-- Return the SQL that selects seq and hash of the messages of a selection that a consumer's filters match and that no replay
+-- has yet. Parameters: $1 the consumer, $2 the seqs that it has examined.
+create or replace function headrace_internal.replayable_messages(
+    p_consumer headrace_internal.consumers, p_stream headrace_internal.streams, p_chosen headrace_internal.selection
+) returns text
+language plpgsql as $$
+begin
+    return format($sql$
+        from unnest($2) as examined cross join lateral (
+            select seq, hashtextextended(key, 0) as hash from %s
+            where seq >= lower(examined) and seq < upper(examined) and (%s) and (%s)) as m
+        where not exists (select from headrace_internal.replays as r where r.consumer_id = $1 and r.seq = m.seq)
+        $sql$, headrace_internal.table_of_range(p_stream, p_chosen.first, p_chosen.last), p_consumer.condition, p_chosen.clause);
+end $$;
+
+-- Add these messages to the consumer's replay.
+create or replace function headrace_internal.add_replayed(
+    p_consumer headrace_internal.consumers, p_stream headrace_internal.streams, p_chosen headrace_internal.selection, p_examined int8multirange,
+    out count bigint, out first bigint
+)
+language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
+begin
+    execute format($sql$
+        with added as (
+            insert into headrace_internal.replays (consumer_id, seq, key_hash) select $1, m.seq, m.hash %s
+            on conflict do nothing returning seq
+        )
+        select count(*), min(seq) from added
+        $sql$, headrace_internal.replayable_messages(p_consumer, p_stream, p_chosen)) into count, first using p_consumer.id, p_examined;
+end $$;
+
 -- Deliver again the messages below a consumer's cursor that match both its own filters and the given ones. Messages
 -- that are above the cursor, parked or blocked are delivered anyway, and are neither taken nor counted. So are those in
 -- flight, unless an earlier message of their key is replayed: see headrace_internal.repeat_in_flight.
@@ -49,7 +80,6 @@ declare
     v_cursor    headrace_internal.cursors;
     v_chosen    headrace_internal.selection;
     v_examined  int8multirange;
-    v_wanted    text;
     v_added     record;
     v_later     record;
     v_anyway    bigint[];
@@ -66,12 +96,6 @@ begin
     -- have arrived since are still to be delivered.
     select * into v_cursor from headrace_internal.cursors where consumer_id = p_consumer order by version desc limit 1;
     v_examined := headrace_internal.examined_seqs(v_cursor, v_chosen);
-    v_wanted := format($sql$
-        from unnest($2) as examined cross join lateral (
-            select seq, hashtextextended(key, 0) as hash from %s
-            where seq >= lower(examined) and seq < upper(examined) and (%s) and (%s)) as m
-        where not exists (select from headrace_internal.replays as r where r.consumer_id = $1 and r.seq = m.seq)
-        $sql$, headrace_internal.table_of_range(v_stream, v_chosen.first, v_chosen.last), v_consumer.condition, v_chosen.clause);
     if p_dry_run then
         execute format($sql$
             with keys as materialized (
@@ -89,28 +113,18 @@ begin
                 cross join lateral headrace_internal.later_in_flight($3, $4, 0, k.hashes, k.firsts) as later
                 where not exists (select from headrace_internal.tails as t where t.consumer_id = $1 and t.seq = later.seq))
             from keys
-            $sql$, v_wanted) into v_gone using p_consumer, v_examined, v_consumer, v_stream;
+            $sql$, headrace_internal.replayable_messages(v_consumer, v_stream, v_chosen)) into v_gone using p_consumer, v_examined, v_consumer, v_stream;
         return v_gone;
     end if;
 
     -- This search may take long, and blocks no other session. The rows that it writes are not visible to others until
     -- the commit.
-    v_wanted := format($sql$
-        with added as (
-            insert into headrace_internal.replays (consumer_id, seq, key_hash) select $1, m.seq, m.hash %s
-            on conflict do nothing returning seq
-        )
-        select count(*), min(seq) as first from added
-        $sql$, v_wanted);
-    execute v_wanted into v_added using p_consumer, v_examined;
-    -- Then take the consumer's lock, add the messages that it has examined meanwhile, and delete those that are delivered
-    -- anyway by now.
-    perform pg_advisory_xact_lock(1212498508, p_consumer);
+    v_added := headrace_internal.add_replayed(v_consumer, v_stream, v_chosen, v_examined);
+    -- Then take the consumer's lock, and read its settings again, which an edit may have changed. Add the messages that it
+    -- has examined meanwhile, and delete those that are delivered anyway by now.
+    v_consumer := headrace_internal.lock_consumer(p_consumer);
     select * into v_cursor from headrace_internal.cursors where consumer_id = p_consumer order by version desc limit 1;
-    if not found then
-        raise exception using errcode = 'HR002', message = 'The consumer no longer exists: declare it again.';
-    end if;
-    execute v_wanted into v_later using p_consumer, headrace_internal.examined_seqs(v_cursor, v_chosen) - v_examined;
+    v_later := headrace_internal.add_replayed(v_consumer, v_stream, v_chosen, headrace_internal.examined_seqs(v_cursor, v_chosen) - v_examined);
     if v_added.count + v_later.count = 0 then
         return 0;
     end if;
@@ -151,7 +165,7 @@ language sql stable as $$
     join (select hash, min(first) as first from unnest(p_hashes, p_firsts) as b(hash, first) group by hash) as b on b.hash = m.hash and b.first < m.seq
     where p_consumer.ordered and not p_stream.one_message_per_key and l.consumer_id = p_consumer.id and l.lease_id >= p_floor
       and not exists (select from headrace_internal.acks as a
-                      where a.consumer_id = l.consumer_id and a.lease_id = l.lease_id and m.seq = any (a.seqs))
+                      where a.consumer_id = l.consumer_id and a.lease_id = l.lease_id and a.seq = m.seq)
 $$;
 
 -- Messages of these keys were put back, from p_firsts on, and later ones of the same keys are in flight. Their handlers

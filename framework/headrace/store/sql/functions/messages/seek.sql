@@ -24,11 +24,7 @@ begin
     -- Retention removes no segment meanwhile. It would not count the messages as missed, because it read that the
     -- consumer was past them. Retention, too, takes this lock before those of consumers.
     perform pg_advisory_xact_lock_shared(1212498510, stream_id) from headrace_internal.consumers where id = p_consumer;
-    perform pg_advisory_xact_lock(1212498508, p_consumer);
-    select * into v_consumer from headrace_internal.consumers where id = p_consumer;
-    if not found then
-        raise exception using errcode = 'HR002', message = 'The consumer no longer exists: declare it again.';
-    end if;
+    v_consumer := headrace_internal.lock_consumer(p_consumer);
     select * into v_stream from headrace_internal.streams where id = v_consumer.stream_id;
     select * into v_cursor from headrace_internal.cursors where consumer_id = p_consumer order by version desc limit 1;
     if p_position <= v_cursor.position then

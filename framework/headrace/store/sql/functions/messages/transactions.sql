@@ -12,8 +12,10 @@
 -- before, the ack raises, and the handler's transaction can't commit. So either the effects are committed and the
 -- message is acked, or neither.
 --
--- These acks are written to rows of their own, and the lease is not changed. A call that ends the lease afterwards
--- reads those rows first, in a statement after the one that locked the lease. So an acked message is never put back.
+-- These acks are written to rows of their own, one for each message, and the lease is not changed. A call that ends the
+-- lease afterwards reads those rows first, in a statement after the one that locked the lease. So an acked message is never
+-- put back. If two transactions ack a message at the same time, the second one waits for the first. If that commits, the
+-- second one has lost the lease.
 
 -- Ack messages in the caller's transaction.
 -- p_leases, p_seqs: the messages, in parallel. p_timeline: the history in which the caller has the leases, see
@@ -24,12 +26,10 @@ create or replace function headrace_internal.ack_messages(
     p_consumer int, p_leases bigint[], p_seqs bigint[], p_now timestamptz, p_timeline uuid
 ) returns xid8
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan as $$
-declare
-    v_lost  bigint;
 begin
     -- A process that freezes between its ack and its COMMIT would keep the lease forever.
     perform set_config('idle_in_transaction_session_timeout', '2s', true);
-    v_lost := headrace_internal.ack_at_commit(p_consumer, p_leases, p_seqs, p_now, p_timeline, null);
+    perform headrace_internal.ack_at_commit(p_consumer, p_leases, p_seqs, p_now, p_timeline, null);
     return pg_current_xact_id();
 end $$;
 
@@ -48,15 +48,13 @@ begin
         perform headrace_internal.ack_several(p_consumer, p_leases, p_seqs, p_now, p_timeline);
         return 1;
     end if;
-    -- Handlers of single messages call this once for each message. So the other acks of the lease are not read here, and it
-    -- is one statement. The unique index refuses a message that was acked before by itself.
-    insert into headrace_internal.acks (consumer_id, lease_id, seqs)
-        select p_consumer, p_leases[1], p_seqs from headrace_internal.leases
+    -- Handlers of single messages call this once for each message, so it is one statement without a join. The primary key
+    -- refuses a message that was acked before, and waits for a transaction that is acking it.
+    insert into headrace_internal.acks (consumer_id, lease_id, seq)
+        select p_consumer, p_leases[1], p_seqs[1] from headrace_internal.leases
         where consumer_id = p_consumer and lease_id = p_leases[1] and expires_at > p_now and p_seqs[1] = any (seqs)
           and (p_timeline is null or p_timeline = (
               select headrace_internal.fence_identity(id, xmin, p_timeline) from headrace_internal.history order by id limit 1))
-          and not exists (select from headrace_internal.acks
-                          where consumer_id = p_consumer and lease_id = p_leases[1] and cardinality(seqs) > 1 and p_seqs[1] = any (seqs))
         for key share
         on conflict do nothing;
     if not found then
@@ -70,30 +68,33 @@ create or replace function headrace_internal.ack_several(
 ) returns void
 language plpgsql as $$
 declare
-    v_leases  bigint[];
-    v_lost    bigint;
+    v_count  bigint := 0;
 begin
     if p_timeline is not null and p_timeline is distinct from (
         select headrace_internal.fence_identity(id, xmin, p_timeline) from headrace_internal.history order by id limit 1) then
         perform headrace_internal.raise_lease_lost(p_seqs[1]);
     end if;
-    v_leases := array(
-        select lease_id from headrace_internal.leases
-        where consumer_id = p_consumer and lease_id = any (p_leases) and expires_at > p_now
-        order by lease_id for key share);
-    -- A message that was acked before is not acked again. Otherwise its effect might be committed twice.
-    select seq into v_lost from (
-        select * from unnest(p_leases, p_seqs) as asked(lease_id, seq)
-        except (
-            select lease_id, unnest(seqs) from headrace_internal.leases where consumer_id = p_consumer and lease_id = any (v_leases)
-            except
-            select * from headrace_internal.acked_messages(p_consumer, v_leases))) as lost
-        order by seq limit 1;
-    if found then
-        perform headrace_internal.raise_lease_lost(v_lost);
+    begin       -- a subtransaction costs less than ON CONFLICT DO NOTHING for each of many rows
+        with locked as materialized (
+            select lease_id, seqs from headrace_internal.leases
+            where consumer_id = p_consumer and lease_id = any (p_leases) and expires_at > p_now
+            order by lease_id for key share
+        )
+        insert into headrace_internal.acks (consumer_id, lease_id, seq)
+            select distinct p_consumer, lease_id, seq from unnest(p_leases, p_seqs) as asked(lease_id, seq)
+            where (lease_id, seq) in (select lease_id, unnest(seqs) from locked)
+            order by lease_id, seq;     -- so that two transactions with the same messages don't deadlock
+        get diagnostics v_count = row_count;
+    exception when unique_violation then
+        null;
+    end;
+    if v_count < cardinality(p_seqs) and v_count < (select count(distinct (lease_id, seq)) from unnest(p_leases, p_seqs) as asked(lease_id, seq)) then
+        perform headrace_internal.raise_lease_lost(coalesce((
+            select min(seq) from unnest(p_leases, p_seqs) as asked(lease_id, seq)
+            where v_count = 0 and (lease_id, seq) in (select * from headrace_internal.acked_messages(p_consumer, p_leases))
+               or (lease_id, seq) not in (select lease_id, unnest(seqs) from headrace_internal.leases
+                                          where consumer_id = p_consumer and lease_id = any (p_leases))), p_seqs[1]));
     end if;
-    insert into headrace_internal.acks (consumer_id, lease_id, seqs)
-        select p_consumer, lease_id, array_agg(seq) from unnest(p_leases, p_seqs) as asked(lease_id, seq) group by lease_id;
 end $$;
 
 create or replace function headrace_internal.raise_lease_lost(p_seq bigint) returns void
@@ -104,11 +105,10 @@ begin
         p_seq);
 end $$;
 
--- Return the acked messages of these leases, each message once.
+-- Return the acked messages of these leases.
 create or replace function headrace_internal.acked_messages(p_consumer int, p_leases bigint[]) returns table (lease_id bigint, seq bigint)
 language sql stable as $$
-    select distinct a.lease_id, s.seq from headrace_internal.acks as a cross join unnest(a.seqs) as s(seq)
-    where a.consumer_id = p_consumer and a.lease_id = any (p_leases)
+    select a.lease_id, a.seq from headrace_internal.acks as a where a.consumer_id = p_consumer and a.lease_id = any (p_leases)
 $$;
 
 -- Return the seqs of the messages that are leased and not acked.
@@ -117,7 +117,7 @@ language sql stable as $$
     select m.seq from headrace_internal.leases as l cross join unnest(l.seqs) as m(seq)
     where l.consumer_id = p_consumer and l.lease_id >= p_floor
       and not exists (select from headrace_internal.acks as a
-                      where a.consumer_id = l.consumer_id and a.lease_id = l.lease_id and m.seq = any (a.seqs))
+                      where a.consumer_id = l.consumer_id and a.lease_id = l.lease_id and a.seq = m.seq)
 $$;
 
 -- Delete the acks of those of these leases that have ended.

@@ -60,7 +60,7 @@ begin
                       intersect
                       select unnest(seqs) from headrace_internal.leases where consumer_id = c.id and lease_id >= u.lease_floor
                       except
-                      select unnest(seqs) from headrace_internal.acks where consumer_id = c.id and lease_id >= u.lease_floor)) as held,
+                      select seq from headrace_internal.acks where consumer_id = c.id and lease_id >= u.lease_floor)) as held,
                array(select m from unnest(v_live) as m
                      where m > u.position or m <@ (select * from headrace_internal.cursor_holes(u))) as unread
         from headrace_internal.consumers as c
