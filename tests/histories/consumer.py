@@ -84,11 +84,12 @@ class Settle(NamedTuple):
     """A settle that was sent.
 
     Attributes:
-        items: lease, seq, whether the outcome is final, and the open message if this settle closed it.
+        items: lease, seq, whether the outcome is final, and the open message if this is the first final outcome of it.
     """
 
     consumer: Consumer
     sent: float
+    history: str | None
     whole: frozenset[int]
     items: list[tuple[int, int, bool, Open | None]]
     tx: int | None
@@ -115,6 +116,7 @@ class Consumer:
         self.lowest: int | None = None
         self.pending: dict[str, deque[Published]] = {}
         self.timelines: list[str | None] = []
+        self.histories: set[str | None] = {None}
 
     def configure(self, fields: Fields) -> None:
         self.stream, self.filters = fields["stream"], fields["filters"]
@@ -128,6 +130,7 @@ class Consumer:
 
     def lease(self, line: Line) -> None:
         fields, old = line.fields, not self._is_current(line.fields["timeline"])
+        self.histories.add(fields.get("history"))
         self.lowest = min(fields["seqs"] if self.lowest is None else [self.lowest, *fields["seqs"]])
         attempts = fields["attempts"] or [1] * len(fields["seqs"])
         contents = self.world.contents[self.stream]
@@ -194,16 +197,16 @@ class Consumer:
     def _deliver(self, message: Open) -> bool:
         """Record a delivery. False if its place among the others is not known, or a later one is known already."""
         seq, before, settled_in = message.seq, self.open.get(message.seq), self.settled_in[message.seq]
-        known = not message.old and settled_in not in self.old_leases
         if self.status[seq] >= SETTLED:
-            if known and settled_in < message.lease:
+            if not message.old and settled_in not in self.old_leases and settled_in < message.lease:
                 what = f"message {seq} was settled in lease {settled_in}, and leased again in {message.lease}"
                 self.violation("stale", what, message.key, seq)
             return False
         if message.old:
-            self.open.setdefault(seq, message)
+            if self.status[seq] < SENT:  # otherwise it may have been settled before the crash
+                self.open.setdefault(seq, message)
             return False
-        if (known and settled_in > message.lease) or (before and not before.old and before.lease > message.lease):
+        if before and not before.old and before.lease > message.lease:
             return False
         self.status[seq] = SEEN
         self.open[seq] = message
@@ -238,7 +241,7 @@ class Consumer:
         messages = [
             self.open[seq]
             for lease, seq in line.fields["messages"]
-            if seq in self.open and self.open[seq].lease == lease and not self.open[seq].old
+            if seq in self.open and self.open[seq].lease == lease and not (self.open[seq].old or self.open[seq].sent)
         ]
         self.runs[run] = messages
         if not self.ordered:
@@ -287,14 +290,14 @@ class Consumer:
             if lease in self.by_lease:
                 self.by_lease[lease].discard(seq)
             final = kind in _FINAL or (message is not None and self._exhausted(message) and kind != "release")
-            closed = final and message is not None and message.lease == lease
-            items.append((lease, seq, final, message if closed else None))
+            first = final and message is not None and message.lease == lease and not message.sent
+            items.append((lease, seq, final, message if first else None))
             if final and self.status[seq] < SENT:
                 self.status[seq] = SENT
-            if closed:
-                self._close(seq)
-                self.settled_in[seq] = lease
-        return Settle(self, line.at, frozenset(fields["whole"]), items, fields["tx"])
+            if first and message is not None:
+                message.sent = True
+                self._leave_key(message)
+        return Settle(self, line.at, fields.get("history"), frozenset(fields["whole"]), items, fields["tx"])
 
     def answer(self, settle: Settle, line: Line) -> None:
         """An answer has come. Without one, everything that is left is unknown."""
@@ -315,25 +318,23 @@ class Consumer:
                     self.violation("stale", f"message {seq} was put back in lease {lease} after lease {message.lease} had it", message.key, seq)  # fmt: skip
 
     def _refused(self, lease: int, seq: int, closed: Open | None, at: float, *, gone: bool) -> None:
-        """An outcome changed nothing. If its lease was lost, the message is delivered again."""
+        """An outcome changed nothing. If its lease was lost, the message is delivered again, and perhaps it was before the
+        answer was read."""
         if not gone and lease in self.by_lease:
             self.by_lease[lease].add(seq)
-        if closed is not None and seq not in self.open and self.status[seq] == SENT:
-            self.status[seq] = SEEN
-            self.settled_in[seq] = 0
-            self.open[seq] = closed
-            if not closed.old:
-                self.keys[closed.key].add(closed)
-            message: Open | None = closed
-        else:
-            message = self.open.get(seq)
-        if gone and message is not None and message is closed:
-            self.keys[message.key].change(message, "back", at)
+        if closed is None or self.open.get(seq) is not closed:
+            return
+        closed.sent = False
+        self.status[seq] = SEEN
+        if not closed.old:
+            self.keys[closed.key].add(closed)
+        if gone:
+            self.keys[closed.key].change(closed, "back", at)
 
     def _accepted(self, lease: int, seq: int, settle: Settle, closed: Open | None) -> None:
         message, status, before = self.open.get(seq), self.status[seq], self.settled_in[seq]
         key = message.key if message else closed.key if closed else ""
-        if message is not None and self._is_stale(lease, message, settle.sent):
+        if message is not None and self._is_stale(lease, message, settle):
             what = f"an outcome of message {seq} in lease {lease} was accepted, and lease {message.lease} had it later"
             self.violation("stale", what, key, seq)
         elif status >= SETTLED and before not in (0, lease) and self.old_leases.isdisjoint((before, lease)):
@@ -351,7 +352,7 @@ class Consumer:
         self.status[seq] = COMMITTED if settle.tx is not None else max(status, SETTLED)
         self.settled_in[seq] = max(lease, before)
         if message is not None:
-            self._close(seq)
+            self._leave_key(self.open.pop(seq))
         if (
             closed is not None
             and not closed.old
@@ -364,16 +365,18 @@ class Consumer:
                 self.violation("order", f"message {seq} was settled, and message {first.seq} of its key before it was not", key, first.seq, seq)  # fmt: skip
             self._forget(key, left)
 
-    def _is_stale(self, lease: int, message: Open, sent: float) -> bool:
-        """Whether a lease had passed on: to a later one of its timeline, or to one that was known when the outcome was sent."""
-        if message.lease == lease or message.old:
+    def _is_stale(self, lease: int, message: Open, settle: Settle) -> bool:
+        """Whether a lease had passed on: to a later one of its timeline, or to one that was known when the outcome was sent.
+        A crash may have taken the later one back. Then the outcome is the first sign of another history."""
+        if message.lease == lease or message.old or settle.history not in self.histories:
             return False
-        return (self.world.comparable and message.at < sent) or (lease not in self.old_leases and message.lease > lease)
+        if self.world.comparable and message.at < settle.sent:
+            return True
+        return lease not in self.old_leases and message.lease > lease
 
-    def _close(self, seq: int) -> None:
-        message = self.open.pop(seq)
+    def _leave_key(self, message: Open) -> None:
         if (key := self.keys.get(message.key)) is not None:
-            key.remove(seq)
+            key.remove(message.seq)
 
     def _forget(self, name: str, key: Key) -> None:
         if key.idle:
@@ -395,7 +398,7 @@ class Consumer:
     def finish(self) -> None:
         """Nothing more happens: whatever is open now is lost."""
         for message in self.open.values():
-            if not self._exhausted(message):
+            if not (message.sent or self._exhausted(message)):
                 self.violation("lost", f"message {message.seq} was leased in {message.lease} and never settled", message.key, message.seq)  # fmt: skip
         if self.conditional:
             return

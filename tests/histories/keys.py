@@ -22,12 +22,13 @@ class Open:
         owner: the owner of that lease.
         attempt: the number of the delivery.
         old: whether the database has crashed or failed over since, so that the number of its lease is not comparable.
+        sent: whether its outcome was sent. It may be settled then, and it is none of the messages of its key.
         since: when its state became `back`.
         at: when its lease was known.
         passed: when another owner had a message of its key, which is allowed only if this lease was over.
     """
 
-    __slots__ = ("at", "attempt", "early", "key", "lease", "old", "owner", "passed", "seq", "since", "state")
+    __slots__ = ("at", "attempt", "early", "key", "lease", "old", "owner", "passed", "sent", "seq", "since", "state")
 
     def __init__(self, seq: int, key: str, lease: int, owner: str, attempt: int, at: float) -> None:
         self.seq = seq
@@ -36,7 +37,7 @@ class Open:
         self.owner = owner
         self.attempt = attempt
         self.at = at
-        self.old = False
+        self.old = self.sent = False
         self.early = 0
         self.state: State = "held"
         self.since = 0.0

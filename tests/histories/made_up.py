@@ -68,7 +68,7 @@ class MadeUp:
         """Lease messages, each its seq and its key. Returns the lease."""
         lease, began = next(self._leases) if number is None else number, next(self._ticks) / 1000
         self.line(
-            process, "lease", began=began, consumer=CONSUMER, owner=process, timeline=timeline,
+            process, "lease", began=began, consumer=CONSUMER, owner=process, timeline=timeline, history=timeline,
             leases=[(lease, len(messages))], seqs=[seq for seq, _ in messages], attempts=[attempt] * len(messages),
             keys=[key for _, key in messages], digests=[seq for seq, _ in messages],
         )  # fmt: skip
@@ -86,14 +86,21 @@ class MadeUp:
         self.end(process, self.begin(process, lease, *seqs), outcome)
 
     def send(
-        self, process: str, lease: int, *seqs: int, kind: str = "ack", whole: bool = False, tx: int | None = None
+        self,
+        process: str,
+        lease: int,
+        *seqs: int,
+        kind: str = "ack",
+        whole: bool = False,
+        tx: int | None = None,
+        history: str = "a",
     ) -> int:
         """Send outcomes. Returns the call."""
         call = next(self._calls)
         single = () if whole else seqs
         self.line(
             process, "settle", call=call, consumer=CONSUMER, whole=[lease] if whole else [], leases=[lease] * len(single),
-            seqs=list(single), kinds=[kind] * len(single), tx=tx,
+            seqs=list(single), kinds=[kind] * len(single), tx=tx, history=history,
         )  # fmt: skip
         return call
 

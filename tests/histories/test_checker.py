@@ -129,6 +129,24 @@ def accepted_after_a_redelivery(made: MadeUp) -> None:
     made.settle("bob", second, 1)
 
 
+def accepted_while_the_next_process_waits_for_its_answer(made: MadeUp) -> None:
+    first = made.lease("ann", (1, "a"))
+    frozen = made.send("ann", first, 1)
+    second = made.lease("bob", (1, "a"), attempt=2)
+    unanswered = made.send("bob", second, 1)
+    made.answer("ann", frozen)
+    made.answer("bob", unanswered)
+
+
+def forgotten_after_both_processes_were_refused(made: MadeUp) -> None:
+    first = made.lease("ann", (1, "a"))
+    frozen = made.send("ann", first, 1)
+    second = made.lease("bob", (1, "a"), attempt=2)
+    unanswered = made.send("bob", second, 1)
+    made.answer("ann", frozen, lost=((first, 1),))
+    made.answer("bob", unanswered, lost=((second, 1),))
+
+
 def accepted_whole_after_a_redelivery(made: MadeUp) -> None:
     first = made.lease("ann", (1, "a"), (2, "b"))
     second = made.lease("bob", (1, "a"), attempt=2)
@@ -180,6 +198,7 @@ BREACHES: dict[Act, str] = {
     forgotten_after_a_retry: "lost",
     forgotten_after_its_ack_was_refused: "lost",
     forgotten_after_its_lease_was_refused: "lost",
+    forgotten_after_both_processes_were_refused: "lost",
     forgotten_over_a_crash: "lost",
     passed_by_a_later_message: "order",
     passed_in_one_publish: "order",
@@ -191,6 +210,7 @@ BREACHES: dict[Act, str] = {
     two_handlers_at_a_time: "overlap",
     accepted_though_the_key_had_passed_on: "overlap",
     accepted_after_a_redelivery: "stale",
+    accepted_while_the_next_process_waits_for_its_answer: "stale",
     accepted_whole_after_a_redelivery: "stale",
     accepted_after_a_redelivery_of_another_timeline: "stale",
     accepted_twice: "stale",
@@ -298,6 +318,36 @@ def a_frozen_process_that_reads_its_lease_late(made: MadeUp) -> None:
     made.settle("ann", late, 1, lost=True)
 
 
+def a_refusal_that_is_read_when_the_next_process_has_sent_its_outcome(made: MadeUp) -> None:
+    first = made.lease("ann", (1, "a"))
+    frozen = made.send("ann", first, 1)
+    second = made.lease("bob", (1, "a"), attempt=2)
+    unanswered = made.send("bob", second, 1)
+    made.answer("ann", frozen, lost=((first, 1),))
+    made.answer("bob", unanswered, "unknown")
+    made.settle("bob", second, 1)
+
+
+def a_lease_of_before_a_crash_that_is_read_after_a_later_outcome(made: MadeUp) -> None:
+    made.work("ann", (1, "a"), number=7)
+    second = made.lease("bob", (2, "a"), number=8, timeline="b")
+    made.send("bob", second, 2)  # and it is killed before the answer
+    made.lease("ann", (2, "a"), number=9)
+
+
+def a_lease_of_before_a_crash_that_is_read_after_it(made: MadeUp) -> None:
+    late = next(made._leases)
+    made.work("bob", (1, "a"), attempt=2)
+    made.work("bob", (2, "a"), timeline="b")
+    made.lease("ann", (1, "a"), number=late)
+
+
+def a_lease_that_comes_back_with_a_crash(made: MadeUp) -> None:
+    first = made.lease("ann", (1, "a"))
+    made.lease("bob", (1, "a"), attempt=2)  # whose commit the crash has lost
+    made.settle("ann", first, 1, history="b")
+
+
 def a_message_that_is_retried(made: MadeUp) -> None:
     lease = made.lease("ann", (1, "a"), (2, "a"))
     made.handle("ann", lease, 1, outcome="raised")
@@ -367,6 +417,10 @@ ALIKE: list[Act] = [
     a_settle_that_is_repeated_after_a_lost_answer,
     a_frozen_process_whose_outcomes_are_refused,
     a_frozen_process_that_reads_its_lease_late,
+    a_refusal_that_is_read_when_the_next_process_has_sent_its_outcome,
+    a_lease_of_before_a_crash_that_is_read_after_a_later_outcome,
+    a_lease_of_before_a_crash_that_is_read_after_it,
+    a_lease_that_comes_back_with_a_crash,
     a_message_that_is_retried,
     a_lease_that_was_given_before_the_retry_was_answered,
     a_dead_letter,

@@ -150,7 +150,7 @@ class HistoryLog:
         """Write an ack in a transaction that the user commits later. Its call has the id of the transaction."""
         self.write(
             "settle", flush=True, call=f"x{message.xid}", consumer=consumer, whole=[], leases=[message.lease.id], seqs=[message.seq],
-            kinds=["ack"], tx=0,
+            kinds=["ack"], tx=0, history=message.lease.history,
         )  # fmt: skip
 
     def handling(self, call: F, consumer: int) -> F:
@@ -238,8 +238,8 @@ async def leased(
         leases = zip(batch.lease_ids or [batch.lease_id], ends, strict=False)
         log.write(
             "lease", flush=True, began=began, consumer=consumer, owner=owner if shares is None else None,
-            timeline=batch.timeline, leases=list(leases), seqs=batch.seqs, attempts=batch.attempts, keys=batch.keys,
-            digests=_digests(batch.data),
+            timeline=batch.timeline, history=batch.history, leases=list(leases), seqs=batch.seqs, attempts=batch.attempts,
+            keys=batch.keys, digests=_digests(batch.data),
         )  # fmt: skip
     return batch
 
@@ -249,7 +249,7 @@ async def settled(log: HistoryLog, settle: Any, executor: Any, consumer: int, se
     kinds = [failure.kind if failure else "ack" for failure in settlement.failures]
     with log.call(
         "settle", (TimelineChanged,), consumer=consumer, whole=settlement.whole, leases=settlement.leases,
-        seqs=settlement.seqs, kinds=kinds, tx=None,
+        seqs=settlement.seqs, kinds=kinds, tx=None, history=options.get("history"),
     ) as answer:  # fmt: skip
         lost = await settle(executor, consumer, settlement, **options)
         answer["lost"] = [(one.lease_id, one.seq) for one in lost]
@@ -262,7 +262,7 @@ async def acked_and_committed(
     """Record `Transaction.ack_and_commit`, which looks up an outcome in doubt before it returns or raises."""
     with log.call(
         "settle", (StoreUnavailable, LeaseLost), consumer=acks.consumer, whole=[], leases=acks.leases, seqs=acks.seqs,
-        kinds=["ack"] * len(acks.seqs), tx=log.transaction_number(transaction),
+        kinds=["ack"] * len(acks.seqs), tx=log.transaction_number(transaction), history=options.get("history"),
     ) as answer:  # fmt: skip
         await commit(transaction, acks, what, **options)
         answer["lost"] = []
