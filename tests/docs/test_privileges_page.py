@@ -151,7 +151,7 @@ MAY: dict[str, tuple[tuple[str, ...], bool, list[Try], list[Try]]] = {
 
 
 def test_each_row_of_the_table_is_tried() -> None:
-    table = PAGE.partition("## What each privilege allows")[2].partition("\n## ")[0]
+    table = PAGE.partition("## Each privilege")[2].partition("\n## ")[0]
     rows = [
         [cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines() if line.startswith("|")
     ]
