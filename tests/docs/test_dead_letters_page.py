@@ -41,7 +41,7 @@ async def test_the_program_hears_of_its_dead_letters_and_delivers_them_again(
             "ship gave up on b: 101 items are too many",
             "ship gave up on d: 200 items are too many",
         ]
-        assert await page["mend"]() == 2
+        assert await page["redrive_all"]() == 2
     assert capsys.readouterr().out == "2 shop.NoStock\n1 headrace.Reject\n"
 
 
