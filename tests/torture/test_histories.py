@@ -82,7 +82,7 @@ async def run(directory: Path, *, messages: int, faults: int, rate: int) -> None
         await add_what_the_database_has(server.url(), history)
         await database.close()
     size = sum(file.stat().st_size for file in history.iterdir())
-    found = report(history)
+    found = report(history, durable=True)
     print(f"{faults} faults: {workers.kills} workers and {publishers.kills} publishers killed, {workers.stops} frozen, {size / 1e6:.0f} MB\n{found.text}")  # fmt: skip
     assert not found.violations, found.text
 
