@@ -37,6 +37,11 @@ _TERMINATE = """
 
 
 @pytest.mark.asyncio
+async def test_histories_of_four_thousand_messages_and_five_faults_break_no_promise(tmp_path: Path) -> None:
+    await run(tmp_path, messages=4000, faults=5, rate=800)
+
+
+@pytest.mark.asyncio
 @pytest.mark.torture
 async def test_histories_of_twenty_thousand_messages_and_five_faults_break_no_promise(tmp_path: Path) -> None:
     await run(tmp_path, messages=20_000, faults=5, rate=3000)
