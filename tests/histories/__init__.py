@@ -6,6 +6,7 @@ that a fault of Headrace can't hide itself.
     reading   files of several processes ─▶ lines in the order of their clock
     filters   which keys a consumer receives
     columns   a few bytes for each message that was seen
+    outcomes  what was published and settled, until it is leased or answered
     keys      the messages of a key that are leased and not settled
     consumer  the rules of one consumer
     checker   lines ─▶ violations

@@ -1,7 +1,7 @@
 """`python -m tests.histories DIR`: check the history of a run.
 
 It ends with 1 if a promise was broken, and shows the first violation and its lines. `--unfinished` is for a run in which
-messages are left to handle.
+messages are left to handle. `--durable` is for one in which the database may have crashed, and did not fail over.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ class Report(NamedTuple):
     text: str
 
 
-def report(directory: Path, *, complete: bool = True) -> Report:
-    """Check all files of a directory. Raises `Malformed`."""
+def report(directory: Path, *, complete: bool = True, durable: bool = False) -> Report:
+    """Check all files of a directory, see `Checker`. Raises `Malformed`."""
     began, history = time.monotonic(), History(directory)
-    checker = Checker(comparable=history.comparable, complete=complete)
+    checker = Checker(comparable=history.comparable, complete=complete, durable=durable)
     violations = checker.check(history.lines())
     counts = checker.counts
     lines = [
@@ -49,9 +49,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.histories")
     parser.add_argument("directory", type=Path)
     parser.add_argument("--unfinished", action="store_true", help="messages are left to handle")
+    parser.add_argument("--durable", action="store_true", help="the database crashed at most, and did not fail over")
     options = parser.parse_args()
     try:
-        found = report(options.directory, complete=not options.unfinished)
+        found = report(options.directory, complete=not options.unfinished, durable=options.durable)
     except Malformed as error:
         print(error, file=sys.stderr)
         return 2

@@ -7,8 +7,9 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from tests.histories.columns import Contents
-from tests.histories.consumer import Consumer, Published, Settle, Violation
+from tests.histories.consumer import Consumer, Violation
 from tests.histories.filters import matches
+from tests.histories.outcomes import Published, Settle
 from tests.histories.reading import Line
 
 
@@ -31,14 +32,16 @@ class Checker:
     Args:
         comparable: whether times of different processes can be compared.
         complete: whether all that was published has been handled. Otherwise nothing counts as lost.
+        durable: whether a crash reverts no outcome that was answered. A failover to a server that lagged does.
 
     Attributes:
         violations: what was found, in the order in which it was found.
         counts: how many lines of each event there were, and how many messages and deliveries.
     """
 
-    def __init__(self, *, comparable: bool = True, complete: bool = True) -> None:
+    def __init__(self, *, comparable: bool = True, complete: bool = True, durable: bool = False) -> None:
         self.comparable = comparable
+        self.durable = durable
         self.complete = complete
         self.violations: list[Violation] = []
         self.counts: Counter[str] = Counter()

@@ -12,10 +12,11 @@ that is certain.
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from tests.histories.columns import Column, Contents
 from tests.histories.keys import Key, Open
+from tests.histories.outcomes import NEVER, Outcome, Published, Settle
 from tests.histories.reading import Fields, Line
 
 PROMISES = {
@@ -25,8 +26,6 @@ PROMISES = {
     "stale": "no outcome counts after its lease has passed on",
     "doubled": "no effect of a transactional handler is there twice",
 }
-
-NEVER = float("inf")
 
 SEEN, SENT, SETTLED, COMMITTED = 1, 2, 3, 4
 """What is known of a message: it was leased, an outcome was sent, one was accepted, one was committed with effects."""
@@ -44,55 +43,20 @@ class Violation(NamedTuple):
     seqs: tuple[int, ...]
 
 
-class Published:
-    """A message that a process published, until it is leased.
-
-    Attributes:
-        answered: when it was known to be committed, and None if that is never known.
-        seq: 0 if the answer doesn't say it. A message that is published again with its id has the seq of the first.
-    """
-
-    __slots__ = ("answered", "began", "call", "digest", "key", "seq")
-
-    def __init__(self, key: str, digest: int, began: float, call: Any) -> None:
-        self.key = key
-        self.digest = digest
-        self.began = began
-        self.call = call
-        self.answered: float | None = NEVER
-        self.seq = 0
-
-    def precedes(self, other: Published) -> bool:
-        return self.answered is not None and (self.answered < other.began or self.call == other.call)
-
-
 class World(Protocol):
     """What a consumer must know of the history.
 
     Attributes:
         comparable: whether times of different processes can be compared.
+        durable: whether a crash reverts no outcome that was answered.
         violations: what was found.
         contents: the keys and digests of the messages, by stream.
     """
 
     comparable: bool
+    durable: bool
     violations: list[Violation]
     contents: defaultdict[str, Contents]
-
-
-class Settle(NamedTuple):
-    """A settle that was sent.
-
-    Attributes:
-        items: lease, seq, whether the outcome is final, and the open message if this is the first final outcome of it.
-    """
-
-    consumer: Consumer
-    sent: float
-    history: str | None
-    whole: frozenset[int]
-    items: list[tuple[int, int, bool, Open | None]]
-    tx: int | None
 
 
 class Consumer:
@@ -116,6 +80,7 @@ class Consumer:
         self.lowest: int | None = None
         self.pending: dict[str, deque[Published]] = {}
         self.timelines: list[str | None] = []
+        self.newest_since = float("-inf")
         self.histories: set[str | None] = {None}
 
     def configure(self, fields: Fields) -> None:
@@ -129,8 +94,9 @@ class Consumer:
     # --- leases
 
     def lease(self, line: Line) -> None:
-        fields, old = line.fields, not self._is_current(line.fields["timeline"])
-        self.histories.add(fields.get("history"))
+        fields, old = line.fields, not self._is_current(line)
+        if not old:
+            self.histories.add(fields.get("history"))
         self.lowest = min(fields["seqs"] if self.lowest is None else [self.lowest, *fields["seqs"]])
         attempts = fields["attempts"] or [1] * len(fields["seqs"])
         contents = self.world.contents[self.stream]
@@ -155,19 +121,26 @@ class Consumer:
             for message in leased:
                 self._judge_lease(message, fields["began"])
 
-    def _is_current(self, timeline: str | None) -> bool:
+    def _is_current(self, line: Line) -> bool:
         """Whether a lease was given in the newest timeline, which begins when the database crashes or fails over. Then the
-        latest outcomes may have been taken back, and the numbers of leases may begin again a little lower."""
-        if timeline not in self.timelines:
+        latest outcomes may have been taken back, and the numbers of leases may begin again a little lower. A lease is read
+        late if its call began before the newest timeline was known. Then its own timeline may be an older one."""
+        timeline = line.fields["timeline"]
+        if self.timelines and timeline == self.timelines[-1]:
+            return True
+        if line.fields["began"] > self.newest_since if self.world.comparable else timeline not in self.timelines:
             self.timelines.append(timeline)
-            for seq, status in self.status.items():
-                self.status[seq] = min(status, SENT)
-                self.settled_in[seq] = 0
+            self.newest_since = line.at
+            if not self.world.durable:
+                for seq, status in self.status.items():
+                    self.status[seq] = min(status, SENT)
+                    self.settled_in[seq] = 0
             for message in self.open.values():
                 message.old = True
             self.keys.clear()
             self.old_leases = set(self.by_lease)
-        return timeline == self.timelines[-1]
+            return True
+        return False
 
     def _first_seen(self, seq: int, key: str, digest: int, began: float) -> None:
         """Find what a process published, and see whether earlier messages of the key were left out."""
@@ -198,7 +171,8 @@ class Consumer:
         """Record a delivery. False if its place among the others is not known, or a later one is known already."""
         seq, before, settled_in = message.seq, self.open.get(message.seq), self.settled_in[message.seq]
         if self.status[seq] >= SETTLED:
-            if not message.old and settled_in not in self.old_leases and settled_in < message.lease:
+            earlier = self.world.durable if settled_in in self.old_leases else settled_in < message.lease
+            if earlier and not message.old:
                 what = f"message {seq} was settled in lease {settled_in}, and leased again in {message.lease}"
                 self.violation("stale", what, message.key, seq)
             return False
@@ -284,20 +258,20 @@ class Consumer:
         named = [one for one in zip(fields["leases"], fields["seqs"], fields["kinds"], strict=True) if one[1] > 0]
         for lease in fields["whole"]:
             named += [(lease, seq, "ack") for seq in self.by_lease.get(lease, ())]
-        items = []
+        outcomes = []
         for lease, seq, kind in named:
-            message = self.open.get(seq)
-            if lease in self.by_lease:
-                self.by_lease[lease].discard(seq)
+            message, left = self.open.get(seq), self.by_lease.get(lease, set())
+            first = seq in left
+            left.discard(seq)
             final = kind in _FINAL or (message is not None and self._exhausted(message) and kind != "release")
-            first = final and message is not None and message.lease == lease and not message.sent
-            items.append((lease, seq, final, message if first else None))
+            closed = message if final and message and message.lease == lease and not message.sent else None
+            outcomes.append(Outcome(lease, seq, first, final, closed))
             if final and self.status[seq] < SENT:
                 self.status[seq] = SENT
-            if first and message is not None:
-                message.sent = True
-                self._leave_key(message)
-        return Settle(self, line.at, fields.get("history"), frozenset(fields["whole"]), items, fields["tx"])
+            if closed is not None:
+                closed.sent = True
+                self._leave_key(closed)
+        return Settle(self, line.at, fields.get("history"), frozenset(fields["whole"]), outcomes, fields["tx"])
 
     def answer(self, settle: Settle, line: Line) -> None:
         """An answer has come. Without one, everything that is left is unknown."""
@@ -306,21 +280,23 @@ class Consumer:
             return
         refused = fields["answer"] == "refused"
         lost = set() if refused else {(lease, seq) for lease, seq in fields["lost"]}
-        for lease, seq, final, closed in settle.items:
+        for outcome in settle.outcomes:
+            lease, seq, _, final, closed = outcome
             if refused or (lease, seq) in lost or (lease in settle.whole and (lease, None) in lost):
-                self._refused(lease, seq, closed, line.at, gone=not refused)
+                self._refused(outcome, line.at, gone=not refused)
             elif final:
                 self._accepted(lease, seq, settle, closed)
             elif (message := self.open.get(seq)) is not None:
                 if message.lease == lease:
                     self.keys[message.key].change(message, "back", line.at)
-                elif message.lease != lease and self.world.comparable and message.at < settle.sent:
+                elif message.lease != lease and self._passed_on_before(settle, message):
                     self.violation("stale", f"message {seq} was put back in lease {lease} after lease {message.lease} had it", message.key, seq)  # fmt: skip
 
-    def _refused(self, lease: int, seq: int, closed: Open | None, at: float, *, gone: bool) -> None:
+    def _refused(self, outcome: Outcome, at: float, *, gone: bool) -> None:
         """An outcome changed nothing. If its lease was lost, the message is delivered again, and perhaps it was before the
         answer was read."""
-        if not gone and lease in self.by_lease:
+        lease, seq, first, _, closed = outcome
+        if first and not gone and lease in self.by_lease:
             self.by_lease[lease].add(seq)
         if closed is None or self.open.get(seq) is not closed:
             return
@@ -337,11 +313,16 @@ class Consumer:
         if message is not None and self._is_stale(lease, message, settle):
             what = f"an outcome of message {seq} in lease {lease} was accepted, and lease {message.lease} had it later"
             self.violation("stale", what, key, seq)
-        elif status >= SETTLED and before not in (0, lease) and self.old_leases.isdisjoint((before, lease)):
+        elif status >= SETTLED and before not in (0, lease) and self._comparable(before, lease):
             self.violation(
                 "stale", f"outcomes of message {seq} were accepted in the leases {before} and {lease}", key, seq
             )
-        elif closed is not None and closed.passed is not None and closed.passed < settle.sent:
+        elif (
+            closed is not None
+            and closed.passed is not None
+            and closed.passed < settle.sent
+            and not self._may_be_reverted(settle, closed)
+        ):
             what = f"an outcome of message {seq} was sent after another process had its key, and was accepted"
             self.violation("overlap", what, key, seq)
         if closed is not None and closed.early:
@@ -366,13 +347,22 @@ class Consumer:
             self._forget(key, left)
 
     def _is_stale(self, lease: int, message: Open, settle: Settle) -> bool:
-        """Whether a lease had passed on: to a later one of its timeline, or to one that was known when the outcome was sent.
-        A crash may have taken the later one back. Then the outcome is the first sign of another history."""
-        if message.lease == lease or message.old or settle.history not in self.histories:
+        """Whether a lease had passed on: to a later one of its timeline, or to one that was known when the outcome was sent."""
+        if message.lease == lease or self._may_be_reverted(settle, message):
             return False
-        if self.world.comparable and message.at < settle.sent:
-            return True
-        return lease not in self.old_leases and message.lease > lease
+        return self._passed_on_before(settle, message) or (lease not in self.old_leases and message.lease > lease)
+
+    def _passed_on_before(self, settle: Settle, message: Open) -> bool:
+        """Whether another lease of a message was known when an outcome was sent."""
+        return self.world.comparable and message.at < settle.sent and not self._may_be_reverted(settle, message)
+
+    def _may_be_reverted(self, settle: Settle, message: Open) -> bool:
+        """Whether a crash may have reverted a lease before an outcome was sent. The outcome can be the first sign of it."""
+        return message.old or settle.history not in self.histories
+
+    def _comparable(self, *leases: int) -> bool:
+        """Whether outcomes in these leases can't both be accepted."""
+        return self.world.durable or self.old_leases.isdisjoint(leases)
 
     def _leave_key(self, message: Open) -> None:
         if (key := self.keys.get(message.key)) is not None:

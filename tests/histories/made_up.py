@@ -36,8 +36,15 @@ class MadeUp:
             clock = self._clocks[len(self.files) % len(self._clocks)]
             self.files[process] = []
             self.line(process, "process", version=FORMAT, process=len(self.files), clock=clock, wall=0.0)
-        self.now = next(self._ticks) / 1000
+        self.tick()
         self.files[process].append({"t": self.now, "event": event, **fields})
+
+    def tick(self) -> float:
+        self.now = next(self._ticks) / 1000
+        return self.now
+
+    def call(self) -> int:
+        return next(self._calls)
 
     def publish(
         self,
@@ -50,7 +57,7 @@ class MadeUp:
     ) -> list[int]:
         """Publish a message of each key, or message `again` once more with its id. Returns their seqs, which are their
         digests, too."""
-        seqs, call = [again or next(self._seqs) for _ in keys], next(self._calls)
+        seqs, call = [again or next(self._seqs) for _ in keys], self.call()
         self.line(process, "publish", call=call, stream="orders", keys=list(keys), digests=seqs, tx=tx, scheduled=scheduled)  # fmt: skip
         if answer is not None:
             more = {"seq": again} if again else {}
@@ -58,15 +65,22 @@ class MadeUp:
         return seqs
 
     def commit(self, tx: int, *, process: str = "pub", answer: str = "ok") -> None:
-        call = next(self._calls)
+        call = self.call()
         self.line(process, "commit", call=call, tx=tx)
         self.line(process, "answer", call=call, answer=answer)
 
     def lease(
-        self, process: str, *messages: tuple[int, str], attempt: int = 1, number: int | None = None, timeline: str = "a"
+        self,
+        process: str,
+        *messages: tuple[int, str],
+        attempt: int = 1,
+        number: int | None = None,
+        timeline: str = "a",
+        began: float | None = None,
     ) -> int:
         """Lease messages, each its seq and its key. Returns the lease."""
-        lease, began = next(self._leases) if number is None else number, next(self._ticks) / 1000
+        lease = next(self._leases) if number is None else number
+        began = began or self.tick()
         self.line(
             process, "lease", began=began, consumer=CONSUMER, owner=process, timeline=timeline, history=timeline,
             leases=[(lease, len(messages))], seqs=[seq for seq, _ in messages], attempts=[attempt] * len(messages),
@@ -75,7 +89,7 @@ class MadeUp:
         return lease
 
     def begin(self, process: str, lease: int, *seqs: int) -> int:
-        run = next(self._calls)
+        run = self.call()
         self.line(process, "begin", consumer=CONSUMER, run=run, messages=[(lease, seq) for seq in seqs])
         return run
 
@@ -96,7 +110,7 @@ class MadeUp:
         history: str = "a",
     ) -> int:
         """Send outcomes. Returns the call."""
-        call = next(self._calls)
+        call = self.call()
         single = () if whole else seqs
         self.line(
             process, "settle", call=call, consumer=CONSUMER, whole=[lease] if whole else [], leases=[lease] * len(single),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,6 +14,7 @@ from hypothesis import strategies as st
 from tests.histories.consumer import PROMISES
 from tests.histories.filters import matches
 from tests.histories.made_up import CONSUMER, MadeUp
+from tests.histories.simulated import Simulated
 
 Act = Callable[[MadeUp], None]
 
@@ -330,22 +330,41 @@ def a_refusal_that_is_read_when_the_next_process_has_sent_its_outcome(made: Made
 
 def a_lease_of_before_a_crash_that_is_read_after_a_later_outcome(made: MadeUp) -> None:
     made.work("ann", (1, "a"), number=7)
+    began = made.tick()
     second = made.lease("bob", (2, "a"), number=8, timeline="b")
     made.send("bob", second, 2)  # and it is killed before the answer
-    made.lease("ann", (2, "a"), number=9)
+    made.lease("ann", (2, "a"), number=9, began=began)
 
 
 def a_lease_of_before_a_crash_that_is_read_after_it(made: MadeUp) -> None:
-    late = next(made._leases)
+    late, began = next(made._leases), made.tick()
     made.work("bob", (1, "a"), attempt=2)
     made.work("bob", (2, "a"), timeline="b")
-    made.lease("ann", (1, "a"), number=late)
+    made.lease("ann", (1, "a"), number=late, began=began)
 
 
 def a_lease_that_comes_back_with_a_crash(made: MadeUp) -> None:
     first = made.lease("ann", (1, "a"))
     made.lease("bob", (1, "a"), attempt=2)  # whose commit the crash has lost
     made.settle("ann", first, 1, history="b")
+
+
+def acked_before_a_crash(made: MadeUp) -> None:
+    made.work("ann", (1, "a"))
+
+
+def acked_after_it_in_a_lease_of_before(made: MadeUp) -> None:
+    lease = made.lease("ann", (1, "a"))
+    made.work("bob", (2, "b"), timeline="b")
+    made.settle("ann", lease, 1, history="b")
+
+
+def a_lease_that_ends_without_a_message_whose_retry_had_no_answer(made: MadeUp) -> None:
+    lease = made.lease("ann", (1, "a"), (2, "b"))
+    made.answer("ann", made.send("ann", lease, 1, kind="retry"), "unknown")
+    made.answer("ann", made.send("ann", lease, 1, kind="retry"), "refused")  # in a history that is over
+    made.settle("ann", lease, 2, whole=True, history="b")
+    made.work("bob", (1, "a"), attempt=2, timeline="b")
 
 
 def a_message_that_is_retried(made: MadeUp) -> None:
@@ -380,7 +399,7 @@ def a_dead_letter(made: MadeUp) -> None:
 def leases_that_a_crash_has_lost(made: MadeUp) -> None:
     made.work("ann", (1, "a"), number=8)
     lost = made.lease("ann", (2, "a"), (3, "b"), number=9)
-    made.work("bob", (1, "a"), (2, "a"), attempt=2, timeline="b", number=7)
+    made.work("bob", (2, "a"), attempt=2, timeline="b", number=7)
     made.settle("ann", lost, 3)
 
 
@@ -421,6 +440,7 @@ ALIKE: list[Act] = [
     a_lease_of_before_a_crash_that_is_read_after_a_later_outcome,
     a_lease_of_before_a_crash_that_is_read_after_it,
     a_lease_that_comes_back_with_a_crash,
+    a_lease_that_ends_without_a_message_whose_retry_had_no_answer,
     a_message_that_is_retried,
     a_lease_that_was_given_before_the_retry_was_answered,
     a_dead_letter,
@@ -439,7 +459,16 @@ def test_a_history_that_keeps_the_promises_breaks_none(act: Act) -> None:
         made.work("bob", (3, "c"))
         made.files["pub"][-2]["keys"] = ["c"]
         made.files["pub"][-2]["digests"] = [3]
-    assert [violation.what for violation in made.check()] == []
+    assert [violation.what for durable in (False, True) for violation in made.check(durable=durable)] == []
+
+
+def test_a_crash_reverts_no_outcome_that_was_answered_and_a_failover_may() -> None:
+    for act in (acked_before_a_crash, acked_after_it_in_a_lease_of_before):
+        made = MadeUp()
+        act(made)
+        made.work("bob", (1, "a"), attempt=2, timeline="b")
+        assert made.broken() == set()
+        assert made.broken(durable=True) == {"stale"}
 
 
 def test_what_waits_at_the_end_of_an_unfinished_run_is_not_lost() -> None:
@@ -529,100 +558,27 @@ def test_the_checker_imports_nothing_of_what_it_checks() -> None:
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
-class Simulated:
-    """A database that keeps the promises, and workers that die, freeze and fail, by chance.
-
-    `skips` makes it break one of them now and then.
-    """
-
-    def __init__(self, seed: int, skips: str = "") -> None:
-        self.chance = random.Random(seed)
-        self.skips = skips
-        self.made = MadeUp()
-        self.waiting: list[tuple[int, str]] = []
-        self.held: dict[int, tuple[str, list[tuple[int, str]]]] = {}
-        self.over: list[tuple[int, str, list[tuple[int, str]]]] = []
-        self.attempts: dict[int, int] = {}
-
-    def run(self, steps: int) -> MadeUp:
-        for _ in range(steps):
-            self.chance.choice((self.publish, self.lease, self.lease, self.work, self.work, self.expire, self.wake))()
-        while self.waiting or self.held:
-            self.lease()
-            self.work()
-        return self.made
-
-    def publish(self) -> None:
-        keys = [self.chance.choice("abc") for _ in range(self.chance.randint(1, 4))]
-        answer = self.chance.choice(("ok", "ok", "unknown", None))
-        self.waiting += zip(self.made.publish(*keys, answer=answer), keys, strict=True)
-
-    def lease(self) -> None:
-        process = self.chance.choice(("ann", "bob"))
-        busy = {key for owner, held in self.held.values() if owner != process for _, key in held}
-        if self.skips == "busy":
-            busy = set()
-        free = [one for one in sorted(self.waiting) if one[1] not in busy][: self.chance.randint(1, 5)]
-        if self.skips == "order" and len(free) > 1:
-            free = free[1:]
-        if not free:
-            return
-        for seq, _ in free:
-            self.attempts[seq] = self.attempts.get(seq, 0) + 1
-        lease = self.made.lease(process, *free, attempt=max(self.attempts[seq] for seq, _ in free))
-        if self.skips != "again":
-            self.waiting = [one for one in self.waiting if one not in free]
-        if self.skips != "lost":
-            self.held[lease] = (process, free)
-
-    def work(self) -> None:
-        """The oldest lease of a process is handled and settled, or its process dies."""
-        if not self.held:
-            return
-        lease = min(self.held)
-        process, held = self.held[lease]
-        for seq, key in list(held):
-            self.made.handle(process, lease, seq)
-            fate = self.chance.random()
-            if fate < 0.1:
-                self.expire(process)
-                self.over.clear()
-                return
-            call = self.made.send(process, lease, seq)
-            held.remove((seq, key))
-            if fate < 0.9:  # otherwise the answer is lost
-                self.made.answer(process, call)
-        del self.held[lease]
-
-    def expire(self, process: str = "") -> None:
-        """All leases of a process expire."""
-        process = process or self.chance.choice(("ann", "bob"))
-        for lease in [lease for lease, (owner, _) in self.held.items() if owner == process]:
-            _, held = self.held.pop(lease)
-            self.waiting += held
-            self.over.append((lease, process, held))
-
-    def wake(self) -> None:
-        """A frozen process sends what it has."""
-        if self.over:
-            lease, process, held = self.over.pop()
-            self.made.settle(process, lease, *(seq for seq, _ in held), lost=self.skips != "fence")
-
-
 @settings(max_examples=100)
 @given(st.integers(0, 2**32))
 def test_a_database_that_keeps_the_promises_is_never_blamed(seed: int) -> None:
-    assert [violation.what for violation in Simulated(seed).run(60).check()] == []
+    made = Simulated(seed).run(150)
+    assert [violation.what for durable in (False, True) for violation in made.check(durable=durable)] == []
 
 
-@pytest.mark.parametrize(("skips", "promise"), [("busy", "order"), ("order", "order"), ("fence", "stale"), ("lost", "lost"), ("again", "stale")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("skips", "promise"),
+    [
+        ("busy", "order"),
+        ("order", "order"),
+        ("fence", "stale"),
+        ("lost", "lost"),
+        ("again", "stale"),
+        ("durable", "stale"),
+    ],
+)
 def test_a_database_that_breaks_a_promise_is_found(skips: str, promise: str) -> None:
-    found = 0
-    for seed in range(20):
-        simulated = Simulated(seed, skips)
-        for _ in range(80):
-            simulated.chance.choice(
-                (simulated.publish, simulated.lease, simulated.lease, simulated.work, simulated.expire, simulated.wake)
-            )()
-        found += promise in simulated.made.broken(complete=skips == "lost")
+    found = sum(
+        promise in Simulated(seed, skips).run(400, complete=False).broken(complete=skips == "lost", durable=True)
+        for seed in range(20)
+    )
     assert found >= 15, f"{skips}: found in {found} of 20"
