@@ -36,6 +36,10 @@ def planted(options: argparse.Namespace) -> int:
     return bool(missed)
 
 
+def _count(text: str) -> int:
+    return int(float(text))
+
+
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.schedules", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
@@ -43,8 +47,10 @@ def main(arguments: list[str] | None = None) -> int:
     run.add_argument("--kinds", nargs="*", default=["pairs", "random"], choices=["pairs", "random"])
     run.add_argument("--preemptions", type=int, default=3, help="of pairs (default: %(default)s)")
     run.add_argument("--states", nargs="*", default=list(states.STATES), choices=list(states.STATES))
-    run.add_argument("--seconds", type=float, default=60, help="0 for no limit (default: %(default)s)")
-    run.add_argument("--count", type=float, default=float("inf"), help="how many schedules, at most")
+    run.add_argument("--seconds", type=float, help="0 for no limit (default: 60, or none with --count)")
+    run.add_argument(
+        "--count", type=_count, default=0, help="how many schedules in all, such as 1e6 (default: no limit)"
+    )
     run.add_argument("--seed", type=int, default=1)
     run.add_argument("--jobs", type=int, default=2, help="processes, each with a server (default: %(default)s)")
     run.add_argument("--directory", default=MEMORY)
@@ -59,6 +65,8 @@ def main(arguments: list[str] | None = None) -> int:
         return repeat(options.line)
     if options.command == "planted":
         return planted(options)
+    if options.seconds is None:
+        options.seconds = 0 if options.count else 60
     report = explore(options)
     print("\n".join(report.lines()))
     return bool(report.violations)

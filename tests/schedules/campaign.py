@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import random
+import re
 import shutil
 import sys
 import time
@@ -15,6 +16,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from tempfile import mkdtemp
+from typing import Any
 
 from tests.schedules import planted, states
 from tests.schedules.explore import Explorer, Outcome, Pair, pairs, prioritized
@@ -26,33 +28,53 @@ MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
 
 
 @dataclass
+class Violation:
+    """A violation of one kind, as it was seen first."""
+
+    text: str
+    line: str
+    """The schedule, which repeats it."""
+    count: int = 1
+
+    @property
+    def kind(self) -> str:
+        """The text without its numbers."""
+        return re.sub(r"\d+(, \d+)*", "N", self.text)
+
+
+@dataclass
 class Report:
     """What was run, and what was found."""
 
     kinds: Counter[str] = field(default_factory=Counter)
-    violations: dict[str, str] = field(default_factory=dict)
-    """A schedule for each violation."""
+    violations: dict[str, Violation] = field(default_factory=dict)
+    """By their kind."""
     seconds: float = 0.0
 
     def add(self, kind: str, outcome: Outcome) -> None:
         self.kinds[kind] += 1
         self.kinds["cut"] += any(leg.cut for leg in outcome.schedule.legs)
-        for violation in outcome.violations:
-            if violation not in self.violations:
-                self.violations[violation] = str(outcome.schedule)
-                print(f"{violation}\n    {outcome.schedule}", file=sys.stderr, flush=True)
+        for text in outcome.violations:
+            self._add(Violation(text, str(outcome.schedule)))
 
     def merge(self, other: Report) -> None:
         self.kinds.update(other.kinds)
-        self.violations = {**other.violations, **self.violations}
         self.seconds = max(self.seconds, other.seconds)
+        for violation in other.violations.values():
+            self._add(violation)
+
+    def _add(self, violation: Violation) -> None:
+        if known := self.violations.get(violation.kind):
+            known.count += violation.count
+        else:
+            self.violations[violation.kind] = violation
 
     def lines(self) -> Iterator[str]:
         total = sum(count for kind, count in self.kinds.items() if kind != "cut")
         yield f"{total:,} schedules in {self.seconds:.0f} s, {total / max(self.seconds, 0.1):.0f} a second"
         yield from (f"  {count:>9,} {kind}" for kind, count in sorted(self.kinds.items()))
-        yield f"{len(self.violations)} violations"
-        yield from (f"  {text}\n    {line}" for text, line in self.violations.items())
+        yield f"{len(self.violations)} kinds of violations"
+        yield from (f"  {one.count:,} times: {one.text}\n    {one.line}" for one in self.violations.values())
 
 
 @contextmanager
@@ -87,32 +109,48 @@ def usable(state: states.State) -> list[str]:
     ]
 
 
-def work(directory: Path, part: int, parts: int, options: argparse.Namespace) -> Report:
+_progress: Any = None
+"""How many schedules all workers have run, and how many violated something: an array in shared memory, or none."""
+
+
+def _share_progress(progress: Any) -> None:
+    global _progress
+    _progress = progress
+
+
+def work(directory: Path, part: int, options: argparse.Namespace) -> Report:
     """Run one part of the schedules, on a server of its own."""
     report = Report()
     chosen = sorted(options.states)
     with server(directory) as dsn:
         begun = time.monotonic()
-        share = options.seconds / len(chosen) if options.seconds else float("inf")
         for place, name in enumerate(chosen):
+            # Each part and state has its share of the time, and of the count.
+            until = begun + options.seconds * (place + 1) / len(chosen) if options.seconds else float("inf")
+            shares, share = options.jobs * len(chosen), part * len(chosen) + place
+            count = options.count * (share + 1) // shares - options.count * share // shares
+            if options.count and not count:
+                continue
             with explorer(dsn, name) as one:
                 generator = random.Random(f"{options.seed} {name} {part}")
-                until = begun + share * (place + 1)
-                for kind, outcome in _schedules(one, generator, part, parts, options):
+                for number, (kind, outcome) in enumerate(_schedules(one, generator, part, options), 1):
                     report.add(kind, outcome)
-                    if time.monotonic() > until or one.count >= options.count / parts / len(chosen):
+                    with _progress.get_lock():
+                        _progress[0] += 1
+                        _progress[1] += bool(outcome.violations)
+                    if time.monotonic() > until or number == count:
                         break
         report.seconds = time.monotonic() - begun
     return report
 
 
 def _schedules(
-    one: Explorer, generator: random.Random, part: int, parts: int, options: argparse.Namespace
+    one: Explorer, generator: random.Random, part: int, options: argparse.Namespace
 ) -> Iterator[tuple[str, Outcome]]:
     """Run schedules of each kind in turn."""
     names = usable(one.state)
     kinds = {
-        "pairs": _pairs(one, list(pairs(names))[part::parts], generator, options.preemptions),
+        "pairs": _pairs(one, list(pairs(names))[part :: options.jobs], generator, options.preemptions),
         "random": _random(one, names, generator),
     }
     running = [kinds[kind] for kind in options.kinds]
@@ -142,11 +180,23 @@ def _random(one: Explorer, names: list[str], generator: random.Random) -> Iterat
 
 
 def explore(options: argparse.Namespace) -> Report:
+    """Run schedules until a time or a count, and write a line of progress each minute."""
     report = Report()
-    with multiprocessing.get_context("spawn").Pool(options.jobs) as pool:
+    context = multiprocessing.get_context("spawn")
+    progress = context.Array("q", 2)
+    with context.Pool(options.jobs, _share_progress, (progress,)) as pool:
         directories = [Path(mkdtemp(prefix="headrace-schedules-", dir=options.directory)) for _ in range(options.jobs)]
-        parts = [(directory, part, options.jobs, options) for part, directory in enumerate(directories)]
-        for result in pool.starmap(work, parts):
+        working = pool.starmap_async(work, [(directory, part, options) for part, directory in enumerate(directories)])
+        begun = time.monotonic()
+        while not working.ready():
+            working.wait(60)
+            minutes = (time.monotonic() - begun) / 60
+            print(
+                f"{minutes:.0f} min: {progress[0]:,} schedules, {progress[1]:,} with violations",
+                file=sys.stderr,
+                flush=True,
+            )
+        for result in working.get():
             report.merge(result)
     return report
 

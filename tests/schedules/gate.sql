@@ -54,6 +54,12 @@ begin
     return pg_sequence_last_value('pg_temp.passed');
 end $$;
 
+-- The ids of leases without their random part, so that a state is the same whichever session has made a lease.
+create or replace function headrace_internal.new_lease_id() returns bigint
+language sql as $$
+    select nextval('headrace_internal.lease_ids') << 20
+$$;
+
 -- The effects of transactional handlers.
 create table gate.effects (seq bigint not null);
 
@@ -96,4 +102,43 @@ begin
     )::text;
 exception when lock_not_available then
     return null;
+end $$;
+
+-- Deliver all that is left, in a year, and what is redriven after that. One call of the scheduler, but many transactions.
+-- p_rounds: the messages of each batch, for each time, and null as the last batch if there was no end.
+create procedure gate.drain(p_consumer int, inout p_rounds jsonb)
+language plpgsql as $$
+declare
+    c_now  constant timestamptz := timestamptz '2030-01-01 00:00Z' + interval '365 days';
+    v_batch    record;
+    v_batches  jsonb;
+begin
+    p_rounds := '[]';
+    if exists (select from headrace_internal.consumers where id = p_consumer and paused_until is not null) then
+        perform headrace_internal.resume(p_consumer => p_consumer);
+        commit;
+    end if;
+    for v_round in 1 .. 3 loop
+        v_batches := '[]';
+        for v_call in 1 .. 41 loop
+            if v_call = 41 then
+                v_batches := v_batches || 'null'::jsonb;
+                exit;
+            end if;
+            select * into v_batch from headrace_internal.lease(
+                p_consumer => p_consumer, p_owner => '00000000-0000-4000-8000-000000000000', p_bounds => row(100, 1000, 1000000), p_now => c_now);
+            commit;
+            exit when v_batch.lease_id is null and not v_batch.more;
+            if v_batch.lease_id is not null then
+                perform from headrace_internal.settle_outcomes(
+                    p_consumer => p_consumer, p_whole => array[v_batch.lease_id], p_leases => '{}', p_seqs => '{}', p_failures => '{}', p_now => c_now);
+                commit;
+                v_batches := v_batches || jsonb_build_array(v_batch.seqs);
+            end if;
+        end loop;
+        p_rounds := p_rounds || jsonb_build_array(v_batches);
+        exit when not exists (select from headrace_internal.dead_letters where consumer_id = p_consumer);
+        exit when headrace_internal.redrive_chosen(p_consumer => p_consumer) = 0;
+        commit;
+    end loop;
 end $$;

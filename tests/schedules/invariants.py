@@ -11,10 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from tests.schedules.log import Delivery, Log, State
-from tests.schedules.operations import SHIP, lease_sql, settle_sql
 from tests.schedules.sessions import Session
-
-_YEAR = 31536000
 
 
 def check(state: State, log: Log) -> Iterator[str]:
@@ -214,30 +211,20 @@ def check_delivery(delivery: Delivery, log: Log) -> Iterator[str]:
 def drain(controller: Session, state: State, log: Log) -> Iterator[str]:
     """Deliver all that is left, in a year, and return what does not come, or in the wrong order."""
     wanted = set(pending(state)) & {seq for seq, *_ in state["messages"]} - set(state["erased"])
-    if state["consumer"]["paused"]:
-        controller.execute(f"select headrace_internal.resume(p_consumer => {state['consumer']['id']})")
     keys = {seq: key for seq, key, _ in state["messages"]}
     delivered: set[int] = set()
-    for _ in range(3):
+    for batches in json.loads(controller.value(f"call gate.drain({state['consumer']['id']}, null)")):
         last: dict[str, int] = {}
-        for _ in range(40):
-            batch = json.loads(controller.value(lease_sql("zed", seconds=_YEAR).replace(
-                f"p_consumer => {SHIP}", f"p_consumer => {state['consumer']['id']}")) or "null")  # fmt: skip
-            if not batch["lease_id"]:
-                if not batch["more"]:
-                    break
-                continue
-            for seq in batch["seqs"]:
-                if state["consumer"]["ordered"] and seq <= last.get(keys.get(seq, ""), 0) and not log.rewound:
-                    yield f"message {seq} was delivered after {last[keys[seq]]} of its key"
-                last[keys.get(seq, "")] = max(seq, last.get(keys.get(seq, ""), 0))
-            delivered |= set(batch["seqs"])
-            controller.execute(settle_sql(batch["lease_id"], [], "whole").replace(
-                f"p_consumer => {SHIP}", f"p_consumer => {state['consumer']['id']}"))  # fmt: skip
-        else:
-            yield "lease calls say that there is more, and there is no end"
-        if controller.value(f"select headrace_internal.redrive_chosen(p_consumer => {state['consumer']['id']})") == "0":
-            break
+        for batch in batches:
+            if batch is None:
+                yield "lease calls say that there is more, and there is no end"
+                break
+            for seq in batch:
+                key = keys.get(seq, "")
+                if state["consumer"]["ordered"] and seq <= last.get(key, 0) and not log.rewound:
+                    yield f"message {seq} was delivered after {last[key]} of its key"
+                last[key] = max(seq, last.get(key, 0))
+            delivered |= set(batch)
     if missing := wanted - delivered:
         yield f"messages are never delivered: {sorted(missing)}"
     if not log.rewound and (again := delivered & _acked(log)):

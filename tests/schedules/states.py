@@ -136,29 +136,37 @@ STATES: dict[str, tuple[Callable[[Connection], None], dict[str, Any], dict[str, 
 def save(connection: Connection) -> None:
     """Write the function that puts the state back."""
     connection.execute("create schema saved")
-    body = []
-    if connection.execute("select from headrace_internal.segments").fetchone() is not None:
-        body.append(
-            """perform headrace_internal.add_segment(stream_id, lower, upper) from saved.segments where to_regclass(relation) is null
-               and exists (select from headrace_internal.streams where id = stream_id);"""
-        )
+    deletes, inserts = [], []
     for table in [*(f"headrace_internal.{name}" for name in _TABLES), "headrace_streams.orders", "gate.effects"]:
         name = table.rpartition(".")[2]
-        body.append(f"delete from {table};")
+        deletes.append(f"delete from {table}")
         if connection.execute(f"select count(*) from {table}".encode()).fetchone() != (0,):
             connection.execute(f"create table saved.{name} as table {table}".encode())
-            body.append(f"insert into {table} overriding system value select * from saved.{name};")
+            inserts.append(f"insert into {table} overriding system value select * from saved.{name}")
+    segments = (
+        """perform headrace_internal.add_segment(stream_id, lower, upper) from saved.segments where to_regclass(relation) is null
+           and exists (select from headrace_internal.streams where id = stream_id);"""
+        if connection.execute("select from headrace_internal.segments").fetchone() is not None
+        else ""
+    )
     sequences = connection.execute(
         "select schemaname || '.' || quote_ident(sequencename), last_value from pg_sequences where schemaname like 'headrace%'"
     ).fetchall()
-    for sequence, last in sequences:
-        if last is not None:
-            body.append(f"perform setval('{sequence}', {last});")
-        else:
-            body.append(f"perform setval('{sequence}', 1, false);")
+    values = [f"setval('{sequence}', {last or 1}, {last is not None})" for sequence, last in sequences]
     connection.execute(
-        f"create function gate.restore() returns void language plpgsql as $$ begin {' '.join(body)} end $$".encode()
+        f"""create function gate.restore() returns void language plpgsql as $$ begin
+            {segments}
+            {_together(deletes)};
+            {_together(inserts)};
+            perform {", ".join(values)};
+        end $$""".encode()
     )
+
+
+def _together(statements: list[str]) -> str:
+    """Return one statement that does what all of these do, for a third of the time."""
+    *others, last = statements
+    return f"with {', '.join(f'_{place} as ({text})' for place, text in enumerate(others))} {last}"
 
 
 @contextmanager
