@@ -27,7 +27,7 @@ from headrace.admin.validation import (
 )
 from headrace.admin.watching.recording import selected, settings_of_consumer
 from headrace.model.conditions.selections import DeadLetterCriteria, DeathCriteria, RangeCriteria
-from headrace.model.errors import FilterTooSlow, InvalidInput, StoreBusy
+from headrace.model.errors import FilterTooSlow, InvalidInput, StoreBusy, UnknownConsumer
 from headrace.model.pages import Page, PageRequest, follow, follow_states, listing
 from headrace.model.records import PEEK_STATES, BlockedKey, ConsumerInfo, DeadLetter, DeadLetterGroup, PeekedMessage
 from headrace.model.specs import ConsumerSpec
@@ -154,20 +154,25 @@ class Consumers(Base):
         Returns:
             The settings as they are now. Raises `ConfigurationError` for invalid ones.
         """
-        spec, _ = await store.consumer_spec(self._database, await self._consumer(stream, name))
-        if isinstance(changes.get("push"), Mapping):
-            changes["push"] = pushed(spec.push, changes["push"])
+        consumer = await self._consumer(stream, name)
         if changes.get("rate_limit", ...) is None:  # without a rate there is no burst
             changes = {"rate_burst": None, **changes}
-        spec = changed(spec, changes)
         change = _change_of(stream, name, "edit")
 
-        async def edit(connection: store.Executor) -> None:
+        async def edit(connection: store.Executor) -> ConsumerSpec:
+            await store.lock_declarations(connection)
+            before, _ = await store.consumer_spec(connection, consumer)
+            given = changes
+            if isinstance(changes.get("push"), Mapping):
+                given = {**changes, "push": pushed(before.push, changes["push"])}
+            spec = changed(before, given)
             declared = await store.declare_consumer(connection, spec)
+            if declared.new:  # it was deleted meanwhile
+                raise UnknownConsumer(f"The consumer {name!r} of the stream {stream!r} does not exist.")
             change.details, change.skipped = {"changes": declared.changed}, not declared.changed
+            return spec
 
-        await self._change(change, edit)
-        return spec
+        return await self._change(change, edit)
 
     async def delete_consumer(self, stream: str, name: str, *, force: bool = False) -> None:
         """Delete a consumer, its position and its dead letters.

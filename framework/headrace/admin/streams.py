@@ -72,13 +72,18 @@ class Streams(Base):
             The settings as they are now. Raises `ConfigurationError` for those that contradict each
             other.
         """
-        before = _stream_spec(await self.stream(name))
-        spec = changed(before, changes)
-        differences = differing(before, spec)
-        change = _change_of(name, "edit", changes=differences)
-        change.skipped = not differences
-        await self._change(change, lambda connection: store.edit_stream(connection, spec))
-        return spec
+        change = _change_of(name, "edit")
+
+        async def edit(connection: store.Executor) -> StreamSpec:
+            await store.lock_declarations(connection)
+            before = _stream_spec(await store.stream(connection, name))
+            spec = changed(before, changes)
+            differences = differing(before, spec)
+            change.details, change.skipped = {"changes": differences}, not differences
+            await store.edit_stream(connection, spec)
+            return spec
+
+        return await self._change(change, edit)
 
     async def delete_stream(self, name: str, *, force: bool = False) -> None:
         """Delete a stream with its messages and its consumers.

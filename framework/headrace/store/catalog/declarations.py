@@ -53,6 +53,12 @@ def _settings(spec: StreamSpec) -> str:
     return msgspec.json.encode(settings).decode()
 
 
+async def lock_declarations(executor: Executor) -> None:
+    """Let no other session declare or edit a consumer, or edit a stream by its settings, until the end of the transaction. For
+    an edit of some settings that reads the others first."""
+    await executor.fetchval("select pg_advisory_xact_lock(1212498508, 0)")
+
+
 async def declare_consumer(executor: Executor, spec: ConsumerSpec) -> Declared:
     """Create the consumer, or change its settings and keep its position. Raises `UnknownStream`."""
     # Encoded by itself, so that long numbers stay as they are.
