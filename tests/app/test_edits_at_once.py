@@ -38,9 +38,13 @@ async def at_once(database: store.Database, connect: Connect, *edits: Awaitable[
         await other.execute(DECLARATIONS)
         running = asyncio.gather(*edits)
         async with asyncio.timeout(20):
-            while await database.fetchval(
-                "select count(*) from pg_stat_activity where $1 = any (pg_blocking_pids(pid))", other.get_server_pid()
-            ) < len(edits):
+            while True:
+                waiting = await database.fetchval(
+                    "select count(*) from pg_stat_activity where $1 = any (pg_blocking_pids(pid))",
+                    other.get_server_pid(),
+                )
+                if waiting == len(edits):
+                    break
                 await asyncio.sleep(0)
         await transaction.commit()
         await running

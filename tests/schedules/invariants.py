@@ -74,6 +74,8 @@ def _places(state: State, log: Log) -> Iterator[str]:
                 yield f"message {seq} of key {key} is in {places[seq]} places"
             if places[seq] and seq in _acked(log):
                 yield f"message {seq} of key {key} was acked, and waits to be delivered again"
+    if gone := log.kept - {seq for seq, *_ in state["messages"]} - set(state["erased"]):
+        yield f"messages were removed after an edit that keeps them: {sorted(gone)}"
     present = (
         len(state["messages"]) + len(set(state["erased"]) - {row[0] for row in state["dead"]}) + len(state["scheduled"])
     )

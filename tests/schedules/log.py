@@ -56,6 +56,8 @@ class Log:
     """How many messages calls have published that returned, or whose transaction committed."""
     removes: bool = False
     """Whether messages are removed from the stream."""
+    kept: set[int] = field(default_factory=set)
+    """Messages that were there when an edit of the stream's policy was done, which lets none be removed."""
     deletes: bool = False
     """Whether the consumer is deleted and made again."""
     rewound: bool = False
@@ -103,6 +105,7 @@ class Log:
                 sorted(self.settled),
                 self.forward,
                 sorted(self.erased),
+                sorted(self.kept),
                 self.published,
                 self.rewound,
                 self.removes,

@@ -347,6 +347,15 @@ _editing("edit_unordered", '{"ordered": false}')
 _editing("edit_ack_wait", '{"ack_wait": "5 s"}')
 
 
+@operation("edit_retention")
+def _edit_retention(log: Log) -> Steps:
+    """Keep from now on what the stream has."""
+    yield """select headrace_internal.edit_stream(p_name => 'orders', p_settings => '{"retain_up_to": null}')"""
+    state = log.state()
+    if state is not None and not state["compacted"]:
+        log.kept |= {seq for seq, *_ in state["messages"]}
+
+
 @operation("erase")
 def _erase(log: Log) -> Steps:
     """Erase one message that is in flight, and one that is not."""

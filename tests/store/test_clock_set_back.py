@@ -116,6 +116,25 @@ async def test_a_dead_workers_lease_ends_after_ack_wait(
     assert (await reader.lease("bob")).seqs == [1, 2, 3]
 
 
+@pytest.mark.parametrize("limit", [1, 100])
+@pytest.mark.asyncio
+async def test_a_shorter_ack_wait_takes_no_lease_for_one_of_a_clock_that_was_set_back(
+    database: store.Database, declare: Declare, limit: int
+) -> None:
+    """A lease keeps its end until it is extended. Its owner may not know of the edit."""
+    reader = await declare(ack_wait=60)
+    await publish(database, *"abc")
+    batch = await reader.lease("ann", limit)
+    reader = await declare(ack_wait=5)
+    await publish(database, "d")
+    await reader.lease("bob")
+    reader.clock.advance(59)
+    assert not set((await reader.lease("cid")).seqs) & set(batch.seqs)
+    assert await reader.extend("ann") == [batch.lease_id]
+    reader.clock.advance(6)
+    assert set((await reader.lease("cid")).seqs) >= set(batch.seqs)
+
+
 @pytest.mark.asyncio
 async def test_a_living_worker_keeps_its_lease(database: store.Database, declare: Declare) -> None:
     reader = await declare(ack_wait=30)

@@ -13,6 +13,7 @@ from headrace.model.errors import InvalidInput
 from headrace.model.messages.publish_options import PLAIN, PublishOptions
 from headrace.model.specs import StreamSpec
 from tests.conftest import Connect, Declare
+from tests.support.readers import begun
 from tests.support.waiting import start, until_blocked
 
 pytestmark = pytest.mark.asyncio
@@ -61,6 +62,27 @@ async def test_an_id_is_forgotten_after_the_window(database: store.Database, dec
     await store.edit_stream(database, StreamSpec(name="orders", dedupe_window=0))
     await store.publish(database, "orders", "a", "1", options=PublishOptions(message_id="x"))
     assert await store.publish(database, "orders", "a", "2", options=PublishOptions(message_id="x")) == 2
+
+
+async def test_an_edit_of_the_window_that_another_edit_waits_for_moves_ids_once(
+    database: store.Database, declare: Declare, connect: Connect
+) -> None:
+    """Ids of signed webhooks are remembered for 10 minutes at least, whatever the window is."""
+    await declare()
+    await store.edit_stream(database, StreamSpec(name="orders", dedupe_window=60))
+    options = PublishOptions(message_id="headrace:timed-webhook:1")
+    await store.publish(database, "orders", "a", "1", options=options)
+    read = "select published_at from headrace_internal.message_ids"
+    before = await database.fetchval(read)
+    async with begun(connect) as (other, transaction):
+        await store.edit_stream(other, StreamSpec(name="orders", dedupe_window=0))
+        edit = await start(
+            database.fetchval("select headrace_internal.edit_stream('orders', $1)", '{"max_storage": 5000000}')
+        )
+        await until_blocked(database, other)
+        await transaction.commit()
+        await edit
+    assert await database.fetchval(read) - before == timedelta(seconds=60)
 
 
 async def test_an_id_of_a_publish_that_was_rolled_back_is_free(

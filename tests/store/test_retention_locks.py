@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 
 from headrace import store
+from headrace.model.specs import StreamSpec
 from headrace.runtime.maintenance.sweeper import Sweeper
 from tests.conftest import Connect
-from tests.support.readers import publish
+from tests.support.readers import begun, publish
 from tests.support.retained import HOUR, Stream
+from tests.support.waiting import start, until_blocked
 
 pytestmark = pytest.mark.asyncio
 
@@ -155,3 +157,38 @@ async def test_retention_during_leasing_loses_and_doubles_nothing(stream: Stream
     assert (await stream.gap(reader) or (0,))[0] == missed
     assert delivered
     assert missed
+
+
+async def test_an_edit_of_the_policy_while_the_size_is_checked_ends_the_refusal_of_publishing(
+    stream: Stream, connect: Connect
+) -> None:
+    await stream.create(max_storage=1_000_000, retain_at_least=HOUR)
+    await stream.fill(105, size=20_000)
+    async with begun(connect) as (other, transaction):
+        await store.edit_stream(other, StreamSpec(name="orders"))
+        checking = await start(store.check_full(stream.database, 1))
+        await until_blocked(stream.database, other)
+        await transaction.commit()
+        await checking
+    await stream.fill(1)
+
+
+async def test_an_edit_that_keeps_messages_is_not_overtaken_by_a_removal_that_has_read_the_policy(
+    stream: Stream, connect: Connect
+) -> None:
+    """The removal waits for a consumer's lock before it removes anything."""
+    await stream.create(retain_up_to=HOUR)
+    reader = await stream.consumer()
+    await stream.fill(35)
+    async with begun(connect) as (other, transaction):
+        await other.execute("select pg_advisory_xact_lock(1212498508, $1)", reader.id)
+        removal = await start(
+            stream.database.fetchrow(
+                "select * from headrace_internal.drop_segments(1, 20000, $1)", stream.now + timedelta(hours=2)
+            )
+        )
+        await until_blocked(stream.database, other)
+        await stream.edit()
+        await transaction.commit()
+        assert (await removal)["removed"] == 0
+    assert len(await reader.drain()) == 35

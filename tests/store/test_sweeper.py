@@ -67,7 +67,7 @@ async def test_very_many_consumers_that_lag_are_moved_on_some_at_a_time_and_all_
     await very_many(stream, 200)
     async with stream.database.transaction() as connection:
         locked, more = await connection.fetchrow(
-            "select * from headrace_internal.lock_lagging_consumers((select id from headrace_internal.streams), 21, 64)"
+            "select * from headrace_internal.lock_lagging_consumers((select s from headrace_internal.streams as s), 21, 64)"
         )
         held = await connection.fetchval(
             "select count(*) from pg_locks where pid = pg_backend_pid() and locktype = 'advisory'"

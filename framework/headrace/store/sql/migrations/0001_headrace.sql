@@ -117,6 +117,7 @@ create table headrace_internal.consumers (
     condition        text not null,     -- filters and condition as SQL, quoted by Postgres: headrace_internal.condition
     ordered          boolean not null,
     ack_wait         interval not null,
+    longest_wait     interval not null, -- the longest ack_wait that it has had: headrace_internal.bound_leases
     max_ack_pending  int not null check (max_ack_pending > 0),
     max_deliver      int not null check (max_deliver = -1 or max_deliver > 0),
     backoff          json not null,

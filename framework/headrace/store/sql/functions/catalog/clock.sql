@@ -41,5 +41,5 @@ begin
         where m.stream_id = s.id and m.published_at > p_now
           and headrace_internal.is_ahead(m.published_at - headrace_internal.replayable_time(m.message_id, s.dedupe_window), p_now);
     -- Of consumers that no lease call is made for any more. Last, since other statements may wait for locks.
-    perform headrace_internal.bound_leases(c.id, c.ack_wait, 0, p_now) from headrace_internal.consumers as c;
+    perform headrace_internal.bound_leases(c.id, 0, p_now) from headrace_internal.consumers as c;
 end $$;

@@ -114,7 +114,7 @@ $$;
 -- which is called `where`.
 create or replace function headrace_internal.no_settings() returns text[]
 language sql immutable as $$
-    select '{id,uid,stream_id,name,condition,deliver_policy,start_seq,start_time,paused_until,version,created_at,updated_at}'::text[]
+    select '{id,uid,stream_id,name,condition,longest_wait,deliver_policy,start_seq,start_time,paused_until,version,created_at,updated_at}'::text[]
 $$;
 
 -- Create or update a consumer.
@@ -143,6 +143,7 @@ begin
     v_given := json_populate_record(v_found, p_settings);
     v_given.filter_where := case when json_typeof(p_settings -> 'where') <> 'null' then p_settings -> 'where' end;
     v_given.condition := headrace_internal.condition(v_given.filters, v_given.filter_where);
+    v_given.longest_wait := greatest(v_found.longest_wait, v_given.ack_wait);
     if v_given.push is not null and not (
         headrace_internal.has_fields(v_given.push, '{url}') and json_typeof(v_given.push -> 'url') = 'string'
         and coalesce(json_typeof(v_given.push -> 'headers'), 'object') in ('object', 'null')
@@ -151,7 +152,7 @@ begin
     end if;
     v_columns := array(
         select quote_ident(case name when 'where' then 'filter_where' else name end) from json_object_keys(p_settings) as name
-        where name <> all (headrace_internal.no_settings())) || '{condition}'::text[];
+        where name <> all (headrace_internal.no_settings())) || '{condition,longest_wait}'::text[];
     if consumer_id is null then
         perform headrace_internal.refuse_id('consumer', p_name);
         v_given.stream_id := v_stream.id;

@@ -147,7 +147,7 @@ declare
     v_before  interval;
     v_after   interval;
 begin
-    select dedupe_window into v_before from headrace_internal.streams where id = p_stream;
+    select dedupe_window into v_before from headrace_internal.streams where id = p_stream for no key update;
     update headrace_internal.streams as s set
         retention       = case when p.has ? 'retention'       then p.j ->> 'retention' else s.retention end,
         retain_up_to    = case when p.has ? 'retain_up_to'    then make_interval(secs => (p.j ->> 'retain_up_to')::float8) else s.retain_up_to end,

@@ -130,16 +130,20 @@ create type headrace_internal.live_leases as (
     busy    bigint[]        -- the hashes of the keys that can't be leased to this owner. Null if there is none
 );
 
--- Bound leases to the consumer's ack_wait from now, after the clock was set back. The time is that of now, even if the
+-- Bound leases to the longest ack_wait that the consumer has had, from now, after the clock was set back. A lease keeps its
+-- end when ack_wait is edited, so its present value would not do. It is read here, since an edit may have committed after the
+-- caller read the consumer, and an extension by it. The time is that of now, even if the
 -- caller has waited for a lock since p_now: another session may have extended a lease meanwhile. A lease that another
 -- session has locked is left to the next call.
-create or replace function headrace_internal.bound_leases(p_consumer int, p_ack_wait interval, p_floor bigint, p_now timestamptz) returns void
+create or replace function headrace_internal.bound_leases(p_consumer int, p_floor bigint, p_now timestamptz) returns void
 language plpgsql as $$
+declare
+    v_longest  constant interval := (select longest_wait from headrace_internal.consumers where id = p_consumer);
 begin
     p_now := p_now + (clock_timestamp() - statement_timestamp());
-    update headrace_internal.leases set expires_at = p_now + p_ack_wait where consumer_id = p_consumer and lease_id = any (array(
+    update headrace_internal.leases set expires_at = p_now + v_longest where consumer_id = p_consumer and lease_id = any (array(
         select lease_id from headrace_internal.leases
-        where consumer_id = p_consumer and lease_id >= p_floor and headrace_internal.is_ahead(expires_at - p_ack_wait, p_now)
+        where consumer_id = p_consumer and lease_id >= p_floor and headrace_internal.is_ahead(expires_at - v_longest, p_now)
         order by lease_id for no key update skip locked));
 end $$;
 
@@ -159,8 +163,8 @@ begin
                max(expires_at) as latest, min(since) as since, coalesce(bool_or(owner <> p_owner), false) as others
             into v_found
             from headrace_internal.leases where consumer_id = p_consumer.id and lease_id >= p_floor;
-        if headrace_internal.is_ahead(v_found.latest - p_consumer.ack_wait, p_now) and not v_bounded then
-            perform headrace_internal.bound_leases(p_consumer.id, p_consumer.ack_wait, p_floor, p_now);
+        if headrace_internal.is_ahead(v_found.latest - p_consumer.longest_wait, p_now) and not v_bounded then
+            perform headrace_internal.bound_leases(p_consumer.id, p_floor, p_now);
             v_bounded := true;
             continue;
         end if;

@@ -62,7 +62,7 @@ begin
             where stream_id = p_consumer.stream_id and lower <= p_cursor.position + 1
               and coalesce(upper > least(p_last_drawn, p_cursor.position + c_few), true)
             order by lower desc limit 1) as s on true;
-    if v_state.parked is not null or v_state.due_in <= 0 or headrace_internal.is_ahead(v_state.latest - p_consumer.ack_wait, p_now) then
+    if v_state.parked is not null or v_state.due_in <= 0 or headrace_internal.is_ahead(v_state.latest - p_consumer.longest_wait, p_now) then
         return null;
     end if;
     v_room := least(p_limit, p_consumer.max_ack_pending - v_state.held);

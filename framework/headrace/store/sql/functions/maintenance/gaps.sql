@@ -2,8 +2,11 @@
 
 -- Lock the consumers that have messages or holes below p_upper, in the order of their ids. At most p_limit of those
 -- that lag are locked. Those that only have holes there are locked as well, only when these are all (`more` is
--- false). A server has room for some thousands of locks, and there may be more consumers.
-create or replace function headrace_internal.lock_lagging_consumers(p_stream int, p_upper bigint, p_limit int, out consumers int[], out more boolean)
+-- false). A server has room for some thousands of locks, and there may be more consumers. Then lock the policy of the stream,
+-- as p_stream has it. Raises lock_not_available if it was edited meanwhile: it may keep what was to be removed.
+create or replace function headrace_internal.lock_lagging_consumers(
+    p_stream headrace_internal.streams, p_upper bigint, p_limit int, out consumers int[], out more boolean
+)
 language plpgsql as $$
 declare
     c_holes     constant int := 1000;
@@ -23,11 +26,15 @@ begin
                        (select * from headrace_internal.cursor_lowest_hole(u)) < p_upper as has_holes
                 from headrace_internal.consumers as c
                 cross join lateral (select * from headrace_internal.cursors where consumer_id = c.id order by version desc limit 1) as u
-                where c.stream_id = p_stream) as b
+                where c.stream_id = p_stream.id) as b
             where b.lags or b.has_holes) as b;
     foreach v_consumer in array consumers loop
         perform pg_advisory_xact_lock(1212498508, v_consumer);
     end loop;
+    perform from headrace_internal.streams where id = p_stream.id and updated_at = p_stream.updated_at for share;
+    if not found then
+        raise lock_not_available;
+    end if;
 end $$;
 
 -- Move a consumer past messages below p_upper that it will not get, at most p_scan_limit of them, and count those that

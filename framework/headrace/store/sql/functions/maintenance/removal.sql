@@ -49,7 +49,7 @@ begin
 
     perform headrace_internal.set_lock_timeout(p_lock_timeout);
     v_upper := v_removable[cardinality(v_removable)].upper;
-    v_behind := headrace_internal.lock_lagging_consumers(p_stream, v_upper, c_consumers);
+    v_behind := headrace_internal.lock_lagging_consumers(v_stream, v_upper, c_consumers);
     more := more or v_behind.more;
     v_reached := v_upper - 1;
     foreach v_consumer in array v_behind.consumers loop
@@ -152,7 +152,7 @@ begin
 
     perform headrace_internal.set_lock_timeout(1000);
     more := cardinality(v_seqs) = c_limit;
-    v_behind := headrace_internal.lock_lagging_consumers(p_stream, v_upper, c_consumers);
+    v_behind := headrace_internal.lock_lagging_consumers(v_stream, v_upper, c_consumers);
     if v_behind.more then
         -- All messages below are removed, so these consumers are moved past them, as many as were locked. What may
         -- still arrive late stays a hole.
@@ -204,9 +204,10 @@ begin
             v_full := not headrace_internal.is_segment_removable(v_stream, v_segment, true, p_now);
         end if;
     end if;
-    -- The refusal expires unless it is renewed.
+    -- The refusal expires unless it is renewed. An edit of the policy meanwhile has ended it, and the next call decides.
     if v_full and coalesce(v_stream.full_until < p_now + interval '10 seconds', true) then
-        update headrace_internal.streams set full_until = p_now + interval '15 seconds' where id = p_stream;
+        update headrace_internal.streams set full_until = p_now + interval '15 seconds'
+            where id = p_stream and updated_at = v_stream.updated_at;
     elsif not v_full and v_stream.full_until is not null then
         update headrace_internal.streams set full_until = null where id = p_stream;
     end if;
