@@ -197,8 +197,8 @@ def test_examples_of_the_text(text: str, expected: Condition) -> None:
         ("data.x contains 'a'", "at character 8", "the operator is unknown, write =, !=,"),
         ("data.x between 1 and 2", "at character 8", "write `data.x >= … and data.x <= …`"),
         ("data.x not like 'a'", "at character 8", "which takes messages without the field as well"),
-        ("data.ok", "at its end", "a field alone is no test"),
-        ("data.ok and data.x = 1", "at character 9", "a field alone is no test"),
+        ("data.ok", "at its end", "a field alone is not a test"),
+        ("data.ok and data.x = 1", "at character 9", "a field alone is not a test"),
         ("100 < data.total", "at character 1", "a test begins with its field"),
         ("data.x > true", "at character 10", "true and false have no order"),
         ("data.x > 1e999", "at character 10", "a power of ten from -400 to 400"),
@@ -302,8 +302,8 @@ def test_a_field_is_one_of_the_data_unless_it_names_data_or_headers_as_its_root(
         (lambda: field("a") == 1 & field("b") == 2, "in parentheses"),
         (lambda: ~field("a"), "is compared with nothing"),
         (lambda: field("a") or 1, "is compared with nothing"),
-        (lambda: (field("a") == 1) & True, "True is no condition"),
-        (lambda: True | (field("a") == 1), "True is no condition"),
+        (lambda: (field("a") == 1) & True, "True is not a condition"),
+        (lambda: True | (field("a") == 1), "True is not a condition"),
         (lambda: field("a") == field("b"), "not with another field"),  # type: ignore[operator]
         (lambda: field("a") == None, "write `data.a is null`"),  # noqa: E711
         (lambda: field("a") == datetime.fromisoformat("2030-01-01"), "JSON has no times"),

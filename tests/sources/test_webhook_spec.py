@@ -18,7 +18,7 @@ REFUSED = [
     ({"key": "{nope}"}, "key template"),
     ({"signature": "hmac", "secrets": ("x",)}, "'standard', 'github' or 'stripe'"),
     ({"signature": "github"}, "needs the secret"),
-    ({"secrets": ("x",)}, "say whose"),
+    ({"secrets": ("x",)}, "set signature to"),
     ({"signature": "github", "secrets": ("",)}, "1 to 1,024 characters"),
     ({"signature": "github", "secrets": ("x" * 1025,)}, "1 to 1,024 characters"),
     ({"signature": "github", "secrets": ("x\n",)}, "printable"),

@@ -1,4 +1,4 @@
-"""What is sent to executors: which files, how they are packed, and what is refused."""
+"""The files that are sent to executors: which files, how they are packed, and what is refused."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_headrace_and_the_small_packages_that_it_needs_are_sent_and_nothing_larg
 
 
 def test_what_is_sent_is_enough_to_import_a_service(tmp_path: Path) -> None:
-    """Only Spark, pyarrow and their like are added. The interpreter has no packages of its own."""
+    """Only Spark, pyarrow and their like are added. The interpreter has no packages."""
     from tests.spark.cluster import python_of_nodes
     from tests.spark.on_cluster import write_service
 

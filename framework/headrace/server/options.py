@@ -80,7 +80,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
             disconnected.
         body_check_interval: Internal, for tests. The interval at which incoming bodies are checked for their timeout.
         discard_time: Internal, for tests. How long the rest of a refused request is read and discarded. If the
-            connection were closed at once, the response would be lost.
+            connection were closed immediately, the response would be lost.
         push_refresh_interval: Internal, for tests. The interval of the look-up of push consumers, since other
             servers create, change and delete them, too.
 

@@ -1,4 +1,4 @@
-"""What a push consumer's endpoint answered lately, and the state of its circuit breaker."""
+"""The recent answers of a push consumer's endpoint, and the state of its circuit breaker."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""References to the URL of a database: `env:NAME`, an environment variable, or `file:/path`, a file. What is stored of a
-database is its reference, so that no dump and no answer contains a password."""
+"""References to the URL of a database: `env:NAME`, an environment variable, or `file:/path`, a file. Only the reference
+of a database is stored, so that no dump and no answer contains a password."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def resolve(reference: str, environment: Mapping[str, str] = os.environ) -> str:
         )
     if not is_url(url):
         raise ConfigurationError(
-            f"What {reference} contains is no Postgres URL. Put one there, such as postgresql://user:password@host:5432/database."
+            f"The content of {reference} is not a Postgres URL. Put one there, such as postgresql://user:password@host:5432/database."
         )
     return url
 
