@@ -85,11 +85,11 @@ def test_entries_are_modules_packages_directories_and_names(tmp_path: Path) -> N
         ("a.b/", "The path 'a.b/', which ship names, does not exist in "),
         ("a-b", "'a-b', which ship names, can't be found"),
         ("notes.md", "can't be found. Write the name of a top-level module or package, or a path"),
-        ("./notes.md", "is no module of Python. Name .py files and directories"),
+        ("./notes.md", "is not a Python module. Name .py files and directories"),
         ("./json.py", "would hide Python's own 'json' on executors. Rename it"),
         ("./msgspec.py", "would hide the package's 'msgspec' on executors. Rename it"),
-        ("sys", "'sys', which ship names, is no file"),
-        ("./empty", "There is no module of Python in "),
+        ("sys", "'sys', which ship names, is not a file"),
+        ("./empty", "There is no Python module in "),
     ],
 )
 def test_what_can_not_be_sent_is_refused_with_a_reason(tmp_path: Path, entry: str, reason: str) -> None:

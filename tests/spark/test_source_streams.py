@@ -100,7 +100,7 @@ async def test_a_read_takes_several_streams_each_from_its_own_start(dsn: str, da
             {"streamPattern": "orders", "start": '{"payments": 1}'},
             "start names 'payments', which streamPattern='orders'",
         ),
-        ({"streamPattern": "("}, "streamPattern is no regular expression"),
+        ({"streamPattern": "("}, "streamPattern is not a regular expression"),
     ):
         with pytest.raises((InvalidInput, UnknownStream, ConfigurationError), match=error):
             found(dsn, **given)

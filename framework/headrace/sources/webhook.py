@@ -65,7 +65,7 @@ class WebhookSpec(SourceSpec, frozen=True, kw_only=True):
         for name in self.keep_headers:
             if not _HEADER_NAME.fullmatch(name):
                 raise ConfigurationError(
-                    f"keep_headers of {self.owner} has {name[:80]!r}, which is no header's name in lower case."
+                    f"keep_headers of {self.owner} has {name[:80]!r}, which is not the name of a header in lower case."
                 )
 
     def _check_secrets(self) -> None:

@@ -111,7 +111,7 @@ async def seek(context: Context, stream: StreamRef, consumer: ConsumerRef, data:
 @methods.read(f"{_PATH}/push", summary="Read what a push consumer does", tags=["Consumers"])
 async def read_push_status(context: Context, stream: StreamRef, consumer: ConsumerRef) -> PushStatusAnswer:
     """Returns the circuit breaker, the last answers of the endpoint, and how many messages the servers that run now have sent. 422
-    for a consumer that is no push consumer."""
+    for a consumer that is not a push consumer."""
     cached = await context.consumer(stream, consumer, "consume")
     status = await context.admin.push_status(cached.stream.name, cached.name)
     return PushStatusAnswer(structs.replace(status, url=await context.visible_url(cached.stream.name, status.url)))

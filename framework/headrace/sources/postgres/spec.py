@@ -163,7 +163,7 @@ class PostgresSpec(PostgresSettings, frozen=True, kw_only=True):
         for setting, name in (("slot", self.slot), ("shared_slot", self.shared_slot)):
             if name is not None and not (isinstance(name, str) and _SLOT.fullmatch(name)):
                 raise ConfigurationError(
-                    f"{setting}={name!r:.80} of {self.owner} is no replication slot's name: it has 1 to 63 lower-case letters, digits and '_'."
+                    f"{setting}={name!r:.80} of {self.owner} is not the name of a replication slot: that has 1 to 63 lower-case letters, digits and '_'."
                 )
         if self.shared_slot is not None and (self.slot is not None or self.publication is not None):
             setting = "publication" if self.slot is None else "slot"
@@ -177,7 +177,7 @@ class PostgresSpec(PostgresSettings, frozen=True, kw_only=True):
             and 1 <= len(self.publication.encode()) <= LONGEST_NAME
         ):
             raise ConfigurationError(
-                f"publication={self.publication!r:.80} of {self.owner} is no publication's name: it has 1 to 63 bytes of printable text."
+                f"publication={self.publication!r:.80} of {self.owner} is not the name of a publication: that has 1 to 63 bytes of printable text."
             )
 
     def _table(self, name: object) -> str:

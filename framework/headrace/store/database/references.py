@@ -67,13 +67,13 @@ def _content(path: str) -> str:
     try:
         text = _read(path)
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else "it is no text"
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else "it is not text"
         raise ConfigurationError(
             f"The URL of the database can't be read from file:{path}: {reason}. Let the user of this server or command read it."
         ) from error
     if text is None:
         raise ConfigurationError(
-            f"The URL of the database can't be read from file:{path}, which is no regular file of at most {_MAX_FILE:,} bytes."
+            f"The URL of the database can't be read from file:{path}, which is not a regular file of at most {_MAX_FILE:,} bytes."
             " Name a file that contains the URL alone."
         )
     return text.strip()
