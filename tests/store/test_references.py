@@ -35,8 +35,8 @@ def test_a_file_that_is_too_large_or_no_text_is_refused_without_its_content(tmp_
     large.write_text(URL + " " * 10_000)
     binary.write_bytes(b"\xff\xfe")
     for path, reason in (
-        (large, "no regular file of at most 10,000 bytes"),
-        (binary, "no text"),
+        (large, "not a regular file of at most 10,000 bytes"),
+        (binary, "not text"),
         (tmp_path / "none", "No such file"),
     ):
         with pytest.raises(ConfigurationError, match=reason) as caught:
