@@ -547,7 +547,7 @@ _INVALID_ACK_IDS: list[Any] = ["", "1", "A" * 48, "\x00" * 48, "é" * 48, None, 
 async def test_an_invalid_ack_id_is_refused(ship: Admin) -> None:
     for ack_id in _INVALID_ACK_IDS:
         for settle in (ship.ack, ship.nack):
-            with pytest.raises(InvalidInput, match="is no ack id"):
+            with pytest.raises(InvalidInput, match="is not an ack id"):
                 await settle(*SHIP, [ack_id])
 
 

@@ -419,7 +419,7 @@ async def test_a_signal_drains_and_a_second_one_stops_at_once(
                 os.kill(os.getpid(), number)
         assert await given_back(2)
     assert logged(caplog, "draining", signal=number.name)
-    assert logged(caplog, "stopping at once", signal=number.name)
+    assert logged(caplog, "stopping immediately", signal=number.name)
 
 
 @pytest.mark.asyncio

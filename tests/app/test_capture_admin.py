@@ -150,7 +150,7 @@ class TestEditing:
             await store.append_captured(database, number, epoch, "orders", CaptureBatch(keys=["a"], data=["1"]))
         assert (
             await store.take_capture(database, number, uuid4(), 60) is not None
-        )  # the process that knows the new settings gets the lease at once
+        )  # the process that knows the new settings gets the lease immediately
 
     async def test_new_tables_of_a_source_are_read_from_their_first_row_on(
         self, admin: Admin, database: store.Database

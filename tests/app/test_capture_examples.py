@@ -1,4 +1,4 @@
-"""The examples of docs/capture.md run as processes of their own and handle the rows that are
+"""The examples of docs/capture.md run as separate processes and handle the rows that are
 written into a table."""
 
 from __future__ import annotations

@@ -134,7 +134,7 @@ async def test_checks_take_only_dependencies_of_the_app(app: App) -> None:
     with pytest.raises(ConfigurationError) as caught:
         await app.preflight()
     assert str(caught.value) == (
-        "The check 'check' takes Warehouse ('warehouse'), and Warehouse is made anew for each message: take what has scope='app'."
+        "The check 'check' takes Warehouse ('warehouse'), and Warehouse is created for each message: take a dependency with scope='app'."
     )
 
 
@@ -144,7 +144,8 @@ async def test_dependencies_of_checks_must_be_provided(app: App) -> None:
     async def check(message: Depends[Message]) -> None: ...
 
     with pytest.raises(
-        ConfigurationError, match=r"The check 'check' takes Message \('message'\), and Message is made anew"
+        ConfigurationError,
+        match=r"The check 'check' takes Message \('message'\), and Message is created for each message",
     ):
         await app.preflight()
 

@@ -217,7 +217,7 @@ async def test_two_lifespans_can_not_yield_the_same_type(app: App) -> None:
 async def test_a_function_that_only_returns_is_refused_and_must_yield(app: App) -> None:
     app.lifespan(lambda app: Pool())
     with pytest.raises(
-        ConfigurationError, match=r"returned a Pool, which is no async context manager\. Write it with `yield`"
+        ConfigurationError, match=r"returned a Pool, which is not an async context manager\. Write it with `yield`"
     ):
         await app.preflight()
 
@@ -235,10 +235,10 @@ def test_an_invalid_lifespan_is_refused_where_it_is_declared() -> None:
     app = App("postgresql://nowhere")
     for wrong in (coroutine, plain):
         with pytest.raises(
-            ConfigurationError, match=rf"The lifespan '{wrong.__name__}' is no async generator function"
+            ConfigurationError, match=rf"The lifespan '{wrong.__name__}' is not an async generator function"
         ):
             app.lifespan(wrong)  # type: ignore[type-var]
     with pytest.raises(ConfigurationError, match="The lifespan 'greedy' takes more than the app"):
         app.lifespan(greedy)
-    with pytest.raises(ConfigurationError, match="The lifespan 'int' is no async generator function"):
+    with pytest.raises(ConfigurationError, match="The lifespan 'int' is not an async generator function"):
         app.lifespan(7)  # type: ignore[type-var]

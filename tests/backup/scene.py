@@ -96,7 +96,7 @@ class Scene:
         self.prepared = False
 
     async def goes_on(self, database: store.Database, *, already: Sequence[int] = ()) -> None:
-        """Check that the consumers go on where they were: every message that was not acked is delivered once, in the
+        """Check that the consumers continue where they were: every message that was not acked is delivered once, in the
         order of its key, and nothing new lies before a consumer's position.
 
         Args:

@@ -56,7 +56,7 @@ async def test_a_restored_base_backup_goes_on_where_the_original_was(
 
 @pytest.mark.long
 async def test_a_base_backup_taken_while_workers_work_loses_and_repeats_no_effect(tmp_path: Path) -> None:
-    """Effects that commit with the ack are there exactly once. Others come again, in the order of their key."""
+    """Effects that commit with the ack are there exactly once. Others are redelivered, in the order of their key."""
     with cluster(tmp_path / "postgres") as server:
         work = Work(server.url())
         with copy_of(programs_of(server)) as copy:

@@ -58,7 +58,7 @@ async def caught_up(database: store.Database, replica: store.Database) -> None:
 
 
 async def test_a_logical_replica_goes_on_once_its_sequences_are_mended(tmp_path: Path) -> None:
-    """Sequences are not replicated. Nothing is published or leased before they are mended."""
+    """Sequences are not replicated. Nothing is published or leased before they are corrected."""
     with cluster(tmp_path / "postgres", wal_level="logical", wal_receiver_status_interval="1s") as server:
         boss = await asyncpg.connect(server.url())
         await boss.execute("create database second")

@@ -40,7 +40,7 @@ async def test_consumers_go_on_after_pg_upgrade(old: int, new: int) -> None:
             await store.grant(database, "publish", "app", ["orders"])
             (held,) = [batch for batch in scene.held if 5 in batch.seqs]
             await scene.end("rollback")
-            # What reads the slot has confirmed everything. Otherwise pg_upgrade refuses to begin.
+            # The reader of the slot has confirmed everything. Otherwise pg_upgrade refuses to begin.
             await database.fetch("select pg_create_logical_replication_slot('captured', 'pgoutput')")
         source.stop()
         target.initdb(*(["--no-data-checksums"] if new >= 18 else []), database=False)

@@ -1,4 +1,4 @@
-"""Publishers and workers that go on while a server is backed up, and that finish the work on the restored one."""
+"""Publishers and workers that continue while a server is backed up, and that finish the work on the restored one."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Work:
                 group.cancel_scope.cancel()
 
     async def _publish(self, app: App, number: int) -> None:
-        """Publish to keys of its own: of two transactions with one key the later seq may commit, and be handled, first."""
+        """Publish to separate keys: of two transactions with one key the later seq may commit, and be handled, first."""
         count = 0
         while True:
             count += 1

@@ -110,7 +110,7 @@ def commands(tmp_path: Path) -> Iterator[Commands]:
 def operator(
     headrace: Headrace, dsn: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> Iterator[Operator]:
-    """Commands at a terminal of their own, all for the same fresh database.
+    """Commands at a separate terminal, all for the same fresh database.
 
     With the parameter "server" they go to a server over HTTP. See `BOTH_WAYS`.
     """

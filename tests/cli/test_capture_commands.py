@@ -154,7 +154,7 @@ REFUSED = [
     (64, "add --table öä", "No name"),
     (78, "add --table orders --no-check", "Add the schema"),
     (64, "add --table public.orders --columns id", "public.orders=id,status"),
-    (78, "add --table public.orders --columns public.nope=id --no-check", "none of its tables"),
+    (78, "add --table public.orders --columns public.nope=id --no-check", "not one of its tables"),
     (64, "add --table public.orders --mode tables", "--mode"),
     (78, "add --table public.orders --sort id --no-check", "mode='rows'"),
     (78, "add --table public.orders --actions drop --no-check", "'drop'"),

@@ -379,7 +379,7 @@ async def test_a_server_whose_database_is_away_says_so_and_the_last_state_stays(
     await declare("ship")
     async with in_front_of(admin) as person:
         assert person.line("orders", "ship")
-        # A server answers like that while its database is away, see `test_the_last_snapshot_stays_while_the_database_is_away`.
+        # A server answers like that while its database is unavailable, see `test_the_last_snapshot_stays_while_the_database_is_away`.
         monkeypatch.setattr(admin, "snapshot", partial(_of_the_past, await admin.snapshot()))
         await person.poll()
         assert "Unreachable" in person.lines[1]

@@ -65,7 +65,7 @@ Orders = Callable[..., None]
 
 @pytest.fixture
 def orders(dsn: str, tmp_path: Path) -> Orders:
-    """Publish orders of these ids, each with a key of its own. Their handlers wait for the file `until`."""
+    """Publish orders of these ids, each with a separate key. Their handlers wait for the file `until`."""
 
     async def publish(*ids: int, until: str | Path) -> None:
         database = store.Database(dsn)
@@ -197,7 +197,7 @@ def test_a_second_signal_to_the_parent_stops_all_at_once(
     running.line(lambda line: "draining" in line and "processes=2" in line)
     running.send(signal.SIGTERM)
     # The process without a message may have ended by now, so the parent may count one.
-    running.line(lambda line: "stopping at once" in line and "processes=" in line)
+    running.line(lambda line: "stopping immediately" in line and "processes=" in line)
     assert running.end() == 0
     running.ended_with_all()
     assert _settled(dsn) == (0, 1)

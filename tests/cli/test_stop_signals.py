@@ -114,7 +114,7 @@ def test_the_third_signal_ends_a_process_whose_handler_hangs_and_names_it(
         running.send(signal.SIGINT)
         running.line("draining")
         running.send(signal.SIGINT)
-        running.line("stopping at once")
+        running.line("stopping immediately")
         running.send(signal.SIGINT)
         assert running.end() == -signal.SIGINT
     (named,) = (line for line in running.lines if "handler did not stop" in line)
@@ -131,7 +131,7 @@ def test_a_closed_terminal_drains_however_often_it_says_so(commands: Commands, d
     running.line("draining")
     running.send(signal.SIGHUP)
     running.send(signal.SIGTERM)
-    assert "signal=SIGTERM" in running.line("stopping at once")
+    assert "signal=SIGTERM" in running.line("stopping immediately")
     running.send(signal.SIGINT)
     assert running.end() == -signal.SIGINT
 
@@ -155,7 +155,7 @@ def test_the_third_signal_to_a_parent_ends_its_processes_and_names_what_hangs(co
     running.started()
     publish(dsn, "thread.7")
     running.line("begun")
-    for event in ("draining", "stopping at once", "handler did not stop"):
+    for event in ("draining", "stopping immediately", "handler did not stop"):
         running.send(
             signal.SIGINT
         )  # the next one when the child has had this one, since the kernel merges signals that wait
@@ -173,7 +173,7 @@ def test_a_teardown_that_hangs_does_not_outlive_the_third_signal(
     (tmp_path / "service.py").write_text(text)
     running = commands("run", "service:app", "--database", dsn)
     running.line("app running")
-    events = ("draining", "stopping at once", "process ended by a signal")[:signals]
+    events = ("draining", "stopping immediately", "process ended by a signal")[:signals]
     for event in events:
         running.send(signal.SIGTERM)
         running.line(event)

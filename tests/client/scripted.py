@@ -44,7 +44,7 @@ class Peer:
 
 
 class Scripted:
-    """What the server received: `connections`, `disconnected` once a client has disconnected, and
+    """The record of the server: `connections`, `disconnected` once a client has disconnected, and
     `closed` once the server has closed a connection."""
 
     def __init__(self) -> None:

@@ -97,7 +97,7 @@ def test_merged_mappings_give_way_to_own_keys() -> None:
         ("a: 1\na: 2", "a.yaml:2:1: The key 'a' is given twice, first in line 1."),
         ("streams: {orders: {retain_upto: 3d}}", "a.yaml:1:20: The stream 'orders' has no field `retain_upto`. Did you mean `retain_up_to`?"),
         ("a: ${UNSET}", "a.yaml:1:4: The variable UNSET is not set"),
-        ("a: ${un set}", "is no reference"),
+        ("a: ${un set}", "is not a reference"),
         ("a: [", "a.yaml:1:5: This is not valid YAML"),
         ("a: !!python/object:os.system x\n", "has no field `a`"),
         ("[1, 2]", "A configuration must be a mapping"),

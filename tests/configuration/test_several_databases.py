@@ -65,7 +65,7 @@ async def test_each_object_is_applied_in_its_database(database: store.Database, 
     visits = await store.stream(eu, "visits")
     assert await store.place_of(database, "stream", visits.id) == store.Place("visits", "eu")
     assert await _planned(database, SHOP, prune=True) == []
-    # What a file doesn't mention stays as it is, also where a stream is.
+    # Settings that a file doesn't mention stay as they are, also where a stream is.
     silent = SHOP.replace("database: eu, ", "").replace("30d", "7d")
     assert await _planned(database, silent) == [("change", "visits", "eu")]
 

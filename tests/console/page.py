@@ -21,7 +21,7 @@ AXE = """async () => {
 
 
 class Page:
-    """A page in a context of its own.
+    """A page in a separate context.
 
     Args:
         context: of a browser. It is closed with the page.

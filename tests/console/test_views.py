@@ -131,7 +131,7 @@ def test_a_stream_shows_its_newest_messages_first_and_goes_on(open_page: OpenPag
     assert first == second + 1
     page.click("Show more")
     rows.nth(99).wait_for()
-    page.get("button", "newer message").wait_for()  # the load goes on
+    page.get("button", "newer message").wait_for()  # the load continues
     page.click("newer message")
     page.until(f"Number(document.querySelector('tbody a')?.textContent.replace(/\\D/g, '')) > {first}")
 

@@ -34,5 +34,5 @@ def instructions() -> list[Instruction]:
 
 
 def copied() -> list[str]:
-    """What the first stage copies from the repository."""
+    """The paths that the first stage copies from the repository."""
     return [word for one in instructions() if one.name == "COPY" and one.stage == 1 for word in one.text.split()[:-1]]

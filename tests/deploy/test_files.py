@@ -1,4 +1,4 @@
-"""What lies in `deploy/` fits Headrace: commands, settings, times, and what the image is made of."""
+"""The contents of `deploy/` fit Headrace: commands, settings, times, and the parts of the image."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def _missing(
 
 
 def _described(docstring: str, section: str) -> Iterator[str]:
-    """The names at the beginning of the entries of a section. What is indented further belongs to an entry."""
+    """The names at the beginning of the entries of a section. Lines that are indented further belong to an entry."""
     _, _, text = docstring.partition(f"{section}:\n")
     for line in text.splitlines():
         if line and not line.startswith(" "):

@@ -1,4 +1,4 @@
-"""What the code of the documentation's pages takes from elsewhere: the types, functions and tables of a shop."""
+"""The names that the code of the documentation's pages takes from elsewhere: the types, functions and tables of a shop."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SQL = """
 
 
 class Order(msgspec.Struct):
-    """What pages call an order, a transfer, a visit, a position, an image or an invoice."""
+    """The type that pages call an order, a transfer, a visit, a position, an image or an invoice."""
 
     id: int = 17
     total: float = 12.0

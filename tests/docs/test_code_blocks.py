@@ -277,7 +277,7 @@ async def test_its_statements_run(block: Block, database: store.Database, connec
 
 @pytest.fixture
 def program(dsn: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
-    """What the programs of pages take from elsewhere."""
+    """The names that the programs of pages take from elsewhere."""
     monkeypatch.setenv("HEADRACE_DATABASE", dsn)
     asyncio.run(_set_up(dsn))
     django = django_connection(dsn)

@@ -26,7 +26,7 @@ class Base(DeclarativeBase):
 
 
 class Order(Base):
-    """What the guides call an order."""
+    """The type that the guides call an order."""
 
     __tablename__ = "shop_orders"
     id: Mapped[int] = mapped_column(primary_key=True)

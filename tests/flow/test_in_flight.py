@@ -148,7 +148,7 @@ class CustodyMachine(RuleBasedStateMachine):
 
     def no_message_was_settled_before_earlier_ones_of_its_key(self) -> None:
         """A crash now delivers again what is not settled. That must never include a message before
-        a settled one of its key, because the settled one never comes again."""
+        a settled one of its key, because the settled one is never redelivered."""
         for key in "abc":
             held = [m for m in self.messages if m.lane == key and m.lease.id not in self.stolen]
             settled = [(m.lease.id, m.seq) in self.store.told for m in held]

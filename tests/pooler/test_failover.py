@@ -59,7 +59,7 @@ class Failing:
         await self._pooler.aim(self._other.url)
 
     async def publish(self, count: int, what: str) -> None:
-        """Publish messages with new keys and data. Retries while the database is away."""
+        """Publish messages with new keys and data. Retries while the database is unavailable."""
         messages = [{"key": f"{what}.{n}", "data": {what: n}} for n in range(count)]
         answer = await self.when_up("POST", "/streams/orders/messages", {"messages": messages})
         assert answer == {"data": {"published": count}}

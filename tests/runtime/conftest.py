@@ -16,5 +16,5 @@ def app(dsn: str) -> App:
 
 @pytest.fixture
 def seen() -> Seen:
-    """What the handlers of a test record."""
+    """The records of the handlers of a test."""
     return Seen()

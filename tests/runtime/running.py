@@ -33,7 +33,7 @@ async def work_off(app: App, *messages: tuple[str, Any], stream: str = "orders")
 
 
 class Seen:
-    """What handlers record, in order, with a way to wait for it."""
+    """The records of handlers, in order, with a way to wait for them."""
 
     def __init__(self) -> None:
         self.notes: list[Any] = []

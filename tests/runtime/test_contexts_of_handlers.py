@@ -31,7 +31,7 @@ class Session:
 
 
 def enter(number: int) -> str | None:
-    """What a service does at the beginning of a message. Returns the tenant that it finds."""
+    """The work of a service at the beginning of a message. Returns the tenant that it finds."""
     found = tenant.get()
     tenant.set(f"tenant {number}")
     return found

@@ -19,7 +19,7 @@ def app() -> App:
 
 
 async def until_leased(h: Harness, consumer: Any, count: int) -> None:
-    """Wait until the worker holds this many messages. What expires before it is leased has no outcome."""
+    """Wait until the worker holds this many messages. A message that expires before it is leased has no outcome."""
 
     async def leased() -> bool:
         return [m.state for m in await h.pending(consumer)].count("in_flight") == count

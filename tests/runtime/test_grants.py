@@ -75,7 +75,7 @@ async def role(database: store.Database) -> AsyncIterator[str]:
 async def test_a_worker_whose_grant_ends_stops_with_the_command_that_gives_it_back(
     database: store.Database, role: str
 ) -> None:
-    """What it held comes again, for a worker that may."""
+    """Its messages are redelivered to a worker that may."""
     for privilege in ("consume", "publish"):
         await store.grant(database, privilege, role, ["orders"])
     app, seen, gate = App(as_role(database.dsn, role)), Seen(), Gate()

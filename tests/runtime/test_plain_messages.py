@@ -37,7 +37,7 @@ class Onward:
 
 
 class Bench:
-    """An executor of a handler, with messages of keys of their own. What is given back and what fails is noted."""
+    """An executor of a handler, with messages that each have a separate key. It notes which messages are released and which fail."""
 
     def __init__(self, function: Any, count: int, clock: Any = lambda: 0.0) -> None:
         self.lanes: Lanes[Message] = Lanes()

@@ -1,4 +1,4 @@
-"""What is kept of a stream for other consumers of the process equals what was read there, and is bounded."""
+"""The messages that are kept for other consumers of the process equal those read from the stream, and are bounded."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ async def test_batches_run_in_processes_with_their_outcomes(app: App, notes: Pat
         ("returned reject", "rejected", "not for us either"),
         ("unpicklable", "exhausted", "tests.runtime.worker_functions.Picky: too picky"),
         ("local", "exhausted", "Local: very local"),
-        ("unpicklable result", "exhausted", "What the handler 'fail' returned can't leave its process"),
+        ("unpicklable result", "exhausted", "The return value of the handler 'fail' can't leave its process"),
         ("sys.exit", "exhausted", "SystemExit: 4"),
         ("exit", "exhausted", "The handler's process ended with exit code 3"),
         ("kill", "exhausted", "The handler's process was killed by SIGKILL"),
@@ -263,7 +263,7 @@ async def test_a_process_that_died_while_it_was_idle_is_replaced_and_costs_no_at
 
 
 def headrace_run(dsn: str, **environment: Any) -> subprocess.Popen[bytes]:
-    """`headrace run` with uvloop, in a process group of its own, as in a terminal."""
+    """`headrace run` with uvloop, in a separate process group, as in a terminal."""
     command = [Path(sys.executable).with_name("headrace"), "run", "tests.runtime.spinning:app", "--database", dsn]
     return subprocess.Popen(
         command, env={**os.environ, **{name: str(value) for name, value in environment.items()}}, start_new_session=True

@@ -80,7 +80,7 @@ async def test_batches_have_adaptive_concurrency_too(app: App) -> None:
 
 @pytest.mark.asyncio
 async def test_a_call_with_few_messages_counts_as_a_call(app: App) -> None:
-    """As where each message has a key of its own. They were counted as a share of a full batch, so measuring took long."""
+    """As where each message has a separate key. They were counted as a share of a full batch, so measuring took long."""
     sizes = Seen()
 
     @app.consumer("orders", concurrency=(1, 5), batch=50, group_by_key=True)

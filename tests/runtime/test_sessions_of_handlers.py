@@ -1,4 +1,4 @@
-"""What a handler changes in the session of its connection is there neither for the next handler nor for the framework."""
+"""Changes that a handler makes in the session of its connection affect neither the next handler nor the framework."""
 
 from __future__ import annotations
 

@@ -153,7 +153,7 @@ async def test_an_ack_in_a_transaction_of_the_handler_comes_after_earlier_acks_o
 async def test_a_message_that_is_refused_alone_costs_the_rest_of_its_lease_nothing(
     app: App, dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A message that a transaction has acked is released all the same. The store refuses that and
+    """A message that a transaction has acked is released nevertheless. The store refuses that and
     keeps the lease of the others.
 
     A worker that treated the lease as lost would never settle it, and would extend it for ever.

@@ -1,4 +1,4 @@
-"""Snooze: a message comes again later, in the order of its key, and no attempt is counted."""
+"""Snooze: a message is redelivered later, in the order of its key, and no attempt is counted."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ async def test_the_more_consumers_are_idle_the_less_often_each_subscribes_and_po
 
 
 async def test_a_consumer_stays_subscribed_while_its_lease_call_has_to_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise thousands that start at once lose their subscriptions before their lease calls, and
+    """Otherwise thousands that start together lose their subscriptions before their lease calls, and
     start again, for ever."""
     Statements(monkeypatch)
     clock = Clock()

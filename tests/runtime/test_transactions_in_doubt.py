@@ -128,7 +128,7 @@ async def test_a_commit_that_did_not_happen_is_a_failed_attempt(app: App, breaks
 async def test_nothing_is_retried_while_the_answer_is_not_known(
     app: App, breaks: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """First the database is away, then the outcome is not known yet, then it is known."""
+    """First the database is unavailable, then the outcome is not known yet, then it is known."""
     attempts, answers = Seen(), [StoreUnavailable("gone"), "in progress", "in progress"]
 
     @app.consumer("orders", transactional=True, backoff=0)

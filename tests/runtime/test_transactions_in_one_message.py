@@ -58,7 +58,7 @@ async def nothing_is_left(app: App, name: str = "ship") -> None:
 
 @pytest.fixture
 def looked_up(monkeypatch: pytest.MonkeyPatch) -> Seen:
-    """What each lookup of a transaction found."""
+    """The result of each lookup of a transaction."""
     seen, status = Seen(), store.transaction_status
 
     async def noted(executor: Any, xid: int, **more: Any) -> Any:
@@ -124,7 +124,7 @@ async def test_a_begin_that_fails_after_the_commit_repeats_nothing(
 
     monkeypatch.setattr(holds, "UNUSED", 3600.0)
     monkeypatch.setattr(holds, "_STALE", 3600.0)
-    # What a sequence has given stays given, so it fails once. The settings are made by the first two transactions, and for the
+    # A number that a sequence has given stays given, so it fails once. The settings are made by the first two transactions, and for the
     # session after the commit of the second.
     await database.fetch("create sequence begins")
     failing = f"1 / (nextval('begins') - {4 if fails == 'assign' else 3})"

@@ -231,5 +231,5 @@ async def test_without_its_witness_an_old_commit_is_known_by_its_id_only_while_n
     assert await store.transaction_status(database, old.xid, witness=old) == "committed"
     await database.fetch("delete from headrace_internal.history")
     assert await store.transaction_status(database, old.xid, witness=old) == "unknown"
-    with pytest.raises(InDoubt, match="look for what it wrote"):
+    with pytest.raises(InDoubt, match="look for its writes"):
         await was_committed(database, old, None, "a commit")

@@ -180,7 +180,7 @@ async def test_a_process_that_has_stopped_listening_begins_again_when_no_other_i
 ) -> None:
     app._limits = ServiceLimits(listen_check=0.01, unsubscribed_check=0.01, janitor=NO_CHECKS)
     app._timings = Timings(
-        # Any share is too small, and it stops at once.
+        # Any share is too small, and it stops immediately.
         leasing=LeaseTimings(polls=NO_POLLS, shortest_term=0.1, least_share=2.0, leaving=2.0)
     )
     seen, checks, listening = Seen(), Seen(), Seen()

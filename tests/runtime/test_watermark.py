@@ -110,7 +110,7 @@ async def delivered(schedule: Scheduler) -> None:
 
 
 async def published(database: store.Database, stream: str = "orders") -> int:
-    """The number of messages in the stream. Those that were due before a slow call began are published at once."""
+    """The number of messages in the stream. Those that were due before a slow call began are published immediately."""
     count: int = await database.fetchval(f"select count(*) from headrace_streams.{stream}")
     return count
 

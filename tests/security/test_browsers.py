@@ -254,7 +254,7 @@ async def test_webhooks_are_judged_by_their_signatures(orders: Api) -> None:
     await orders.post("/sources", {"kind": "webhook", "name": "unsigned", "stream": "orders"}, 201)
     page = {"origin": "https://evil.example", "content-type": "text/plain"}
     tunnel = {"host": "tunnel.example"}
-    for headers in (page, tunnel):  # a tunnel of a developer has a name of its own
+    for headers in (page, tunnel):  # a tunnel of a developer has its own name
         answer = await orders.client.post("/v1/webhook/signed", content=b"{}", headers=headers)
         assert (answer.status_code, answer.json()["code"]) == (401, "invalid_signature")
         for name in ("unsigned", "unknown"):

@@ -1,4 +1,4 @@
-"""What a client does after its consumer was deleted: its late acks change nothing, also where another consumer has the name
+"""The calls of a client after its consumer was deleted: its late acks change nothing, also where another consumer has the name
 by then, and at a server that still has the deleted one cached."""
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ async def test_late_acks_of_a_deleted_stream_change_nothing_in_a_new_one(api: Ap
 
 
 async def test_acks_of_a_consumer_that_is_there_are_not_taken_under_a_wrong_name(api: Api) -> None:
-    """A client with a mistyped name must learn of it, since its messages will come again."""
+    """A client with a mistyped name must learn of it, since its messages will be redelivered."""
     ack_ids = await held(api, "a", "b")
     await api.consumer("gone")
     gone = [one["ack_id"] for one in await api.receive("gone")]

@@ -37,7 +37,7 @@ def taken(check: Any, text: Any) -> bool:
 
 
 async def judged(dsn: str, candidates: list[str]) -> tuple[list[bool], list[bool], list[bool]]:
-    """What the database says: whether each text is a key of a stream, of a scheduled message, and a filter."""
+    """The answer of the database: whether each text is a key of a stream, of a scheduled message, and a filter."""
     connection = await asyncpg.connect(dsn)
 
     async def accepts(sql: str, *arguments: Any) -> bool:
@@ -177,7 +177,7 @@ async def test_a_key_in_a_path_or_a_query_is_checked_by_the_same_rules(api: Api)
 
 @pytest.mark.parametrize("value", [*BAD, "a\0b", "\ud800", "*", ">"])
 def test_capture_webhooks_and_the_demo_make_keys_of_any_value(value: str) -> None:
-    """What they make keys of is not chosen by who publishes, so nothing is refused there."""
+    """The publisher does not choose the values of these keys, so nothing is refused there."""
     check_key(f"public.t.{token(value)}")
     check_key(key_of("repo", "dir/" + value.replace("\ud800", "\udc80")))
 

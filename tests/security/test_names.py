@@ -53,7 +53,7 @@ async def _answer(api: Api, method: str, path: str, body: Any, headers: dict[str
 async def test_what_exists_elsewhere_is_answered_like_what_does_not_exist(api: Api) -> None:
     found = await _two_tenants(api)
     document = (await api.client.get("/openapi.json")).json()
-    # What exists, what doesn't, and both again by id, as the names in a path.
+    # Existing and missing objects, and both again by id, as the names in a path.
     pairs: dict[str, list[tuple[str, str]]] = {
         "stream": [("theirs", "absent"), (found["theirs"]["id"], str(uuid4()))],
         "consumer": [("secret", "absent"), (found["secret"]["id"], str(uuid4())), ("theirs:secret", "absent:secret")],

@@ -1,4 +1,4 @@
-"""What callers may read of an error is one function's word, `public_text`: no host, user, database, or the driver's words."""
+"""The text of an error for callers is decided by one function, `public_text`: no host, user, database, or the driver's words."""
 
 from __future__ import annotations
 

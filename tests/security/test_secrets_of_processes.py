@@ -1,4 +1,4 @@
-"""What other users of the machine see of a process: its command line, as in `ps`."""
+"""The parts of a process that other users of the machine see: its command line, as in `ps`."""
 
 from __future__ import annotations
 

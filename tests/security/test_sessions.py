@@ -133,7 +133,7 @@ async def test_a_session_cannot_be_fixed(api: Api) -> None:
     assert (await api.client.get("/v1/me", headers={"cookie": f"{COOKIE}={planted}"})).status_code == 401
     again = _cookie(await _sign_in(api, await _token(api, "other"), **cookie))
     assert again != cookie
-    assert (await api.client.get("/v1/me", headers=cookie)).status_code == 401  # signing in anew ended it
+    assert (await api.client.get("/v1/me", headers=cookie)).status_code == 401  # signing in again ended it
 
 
 async def test_two_cookies_are_none(api: Api, signed_in: dict[str, str]) -> None:

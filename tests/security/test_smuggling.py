@@ -1,4 +1,4 @@
-"""Requests that hide in others. Everything that a connection answers was sent as a request of its own, and
+"""Requests that hide in others. Everything that a connection answers was sent as a separate request, and
 an intermediary that reads the same bytes by the standard sees the same requests.
 """
 
@@ -107,7 +107,7 @@ async def test_an_offer_of_http2_is_ignored_and_what_follows_is_read_as_the_stan
     for upgrade in UPGRADES[1:3]:
         statuses, text = await _all(place, begin + upgrade + body + SMUGGLED)
         assert statuses == [200, 200]
-        # What a proxy may read in another way is refused, as without the offer.
+        # A request that a proxy may read in another way is refused, as without the offer.
         for odd in (
             begin + upgrade.replace(b"h2c", b"h2c, websocket") + body,
             begin + upgrade + b"upgrade: h2c\r\n" + body,

@@ -35,7 +35,7 @@ class Place(NamedTuple):
     token: bytes
 
     async def publish(self) -> Answer:
-        """Publish with a token, on a connection of its own."""
+        """Publish with a token, on a separate connection."""
         return await self.ask(request(b'{"key":"k","data":1}', b"authorization: Bearer " + self.token, path=PUBLISH))
 
     async def ask(self, *pieces: bytes) -> Answer:

@@ -49,7 +49,7 @@ async def test_a_hostile_tenant_refuses_nothing_to_another(api: Api) -> None:
         *((f"k.{i}", {"text": chance.randbytes(200_000).translate(b"ab" * 128).decode()}) for i in range(20)),
         stream="hostile",
     )
-    # Over the API, so that the server knows at once that there are tokens. Until then all callers are one for it.
+    # Over the API, so that the server knows immediately that there are tokens. Until then all callers are one for it.
     ops = caller(api, (await api.post("/tokens", {"name": "ops", "scopes": ["admin"]}, 201))["token"])
 
     async def tenant(name: str, *rights: str) -> Ask:

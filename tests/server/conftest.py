@@ -55,7 +55,7 @@ async def api(dsn: str) -> AsyncIterator[Api]:
 
 @pytest.fixture(scope="session")
 def served_url(server_dsn: str, template: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The URL of a `headrace serve` that tests share. Each test uses stream and consumer names of its own."""
+    """The URL of a `headrace serve` that tests share. Each test uses its own names of streams and consumers."""
     with servers.clone(server_dsn, template) as dsn:
         server = ServerProcess(dsn, tmp_path_factory.mktemp("served") / "server.log")
         try:

@@ -1,4 +1,4 @@
-"""What the client libraries of the API expect, as their own test suites have it: a life of streams, messages and
+"""The expectations of the API's client libraries, as their own test suites have it: a life of streams, messages and
 consumers, with the names and the types that their documentation gives.
 
 The libraries are older than this server. They know `filter_key_pattern`, `max_storage_gb` and `process_unmodified`,

@@ -1,4 +1,4 @@
-"""Large and heavy bodies. They take their time without holding up other requests, and in a process of their own."""
+"""Large and heavy bodies. They take their time without holding up other requests, and in a separate process."""
 
 from __future__ import annotations
 

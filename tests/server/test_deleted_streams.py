@@ -1,4 +1,4 @@
-"""A stream is deleted while it is in use, and another one with its name is created at once.
+"""A stream is deleted while it is in use, and another one with its name is created immediately.
 
 Workers, publishers, waiting requests and push use it meanwhile.
 """

@@ -326,7 +326,7 @@ async def test_an_aborted_server_closes_the_connections_of_those_who_wait(servin
             assert serving.counted == (0, 0, 0)
         assert await client.end() == await publisher.end() == b""
     share = await serving.server.engine.receive(await serving.server.engine.consumer("orders", "all"), 10, 20.0)
-    assert share.keys == ["a"]  # what was under way goes on, and its client may send it again
+    assert share.keys == ["a"]  # calls in progress continue, and its client may send it again
 
 
 async def test_responses_to_an_unread_connection_end_with_an_aborted_server(serving: Serving) -> None:

@@ -108,7 +108,7 @@ async def test_a_message_for_requests_that_wait_is_not_held_back_for_others(
     async with asyncio.timeout(20):
         await rests.get()  # all of them have looked
         monkeypatch.setattr(receivers._gathering, "gather", gather)
-        for place in range(2):  # the second one comes while the first of the clients is away
+        for place in range(2):  # the second one comes while the first of the clients is disconnected
             await engine.app.publish("orders", f"key{place}", place)
             done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
             assert [list(one.result().seqs) for one in done] == [[place + 1]]

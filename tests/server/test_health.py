@@ -1,4 +1,4 @@
-"""Health, readiness and metrics. Problems are reported at once, and concurrent requests share one query."""
+"""Health, readiness and metrics. Problems are reported immediately, and concurrent requests share one query."""
 
 from __future__ import annotations
 

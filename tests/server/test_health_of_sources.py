@@ -89,7 +89,7 @@ async def test_a_stopped_source_is_reported_by_name_with_what_mends_it(
     assert answer.status_code == 503
     body = answer.json()
     assert body["reasons"] == [
-        "The source shop is stopped: The server's wal_level is replica. Mend it with: alter system set wal_level = logical"
+        "The source shop is stopped: The server's wal_level is replica. To fix it: alter system set wal_level = logical"
     ]
     assert [one["name"] for one in body["sources"]] == ["shop"]
     assert (body["database"], body["schema"], body["draining"]) == (True, True, False)

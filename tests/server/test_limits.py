@@ -1,4 +1,4 @@
-"""Limits: too large, too slow or too many requests are refused at once, at no further cost, and do no
+"""Limits: too large, too slow or too many requests are refused immediately, at no further cost, and do no
 harm to others.
 """
 

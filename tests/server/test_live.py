@@ -1,4 +1,4 @@
-"""The live state: one snapshot for all who ask, of what each may see, also while the database is away."""
+"""The live state: one snapshot for all requests, of which each gets its own part, also while the database is unavailable."""
 
 from __future__ import annotations
 

@@ -181,7 +181,7 @@ def test_the_documentation_has_the_shares_of_limits() -> None:
         ("max_requests", f"{limits.requests_per_token}, see", limits.requests_of_strangers, limits.requests_per_stranger),
         ("max_held", *(f"{size // 1_000_000} MB" for size in
                        (limits.held_per_token, limits.held_for_strangers, limits.held_per_stranger))),
-        ("max_managed", limits.max_managed // 2, "1 of their own, for sign-ins", f"1, and {MAX_SIGN_INS} wait"),
+        ("max_managed", limits.max_managed // 2, "1 separate place, for sign-ins", f"1, and {MAX_SIGN_INS} wait"),
         ("max_connections", "", "", f"{limits.connections_per_address:,}, without loopback"),
     ):  # fmt: skip
         row = next(line for line in page.splitlines() if line.startswith(f"| `{limit}` | ") and "`--" not in line)
@@ -220,6 +220,6 @@ def test_server_processes_have_the_limits(tmp_path: Path, dsn: str) -> None:
         assert "HEADRACE_SERVE_MAX_BODY" in running.line("HEADRACE_SERVE_MAX_BDY")
         url = running.line("listening  url=").rpartition("url=")[2]
         for path, size in (("/v1/streams", 1000), ("/v1/streams/orders/messages", 2000)):
-            for _ in range(4):  # each on a connection of its own
+            for _ in range(4):  # each on a separate connection
                 assert httpx.post(url + path, content=b" " * (size + 1), timeout=30).status_code == 413
                 assert httpx.post(url + path, content=b" " * size, timeout=30).status_code != 413

@@ -1,4 +1,4 @@
-"""What webhooks did lately: accepted and refused deliveries, without their contents, and with few writes."""
+"""The recent deliveries of webhooks: accepted and refused deliveries, without their contents, and with few writes."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ def api(served_url: str) -> Api:
 
 @pytest.fixture
 def consumer(api: Api) -> PullConsumer:
-    """A pull consumer of a stream of its own."""
+    """A pull consumer with a separate stream."""
     return made(api, next(names))
 
 

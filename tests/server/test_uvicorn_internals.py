@@ -1,4 +1,4 @@
-"""What the server uses of uvicorn's protocol, which is not public. A new use, or a name that a release lacks, fails here.
+"""The parts of uvicorn's protocol that the server uses, which are not public. A new use, or a name that a release lacks, fails here.
 
 The bound on uvicorn in pyproject.toml is raised once these tests and those of the protocol pass with the next release.
 """

@@ -1,7 +1,7 @@
 """Clusters of Spark on this machine, with executors that share nothing with the tests: a standalone one, of a master and two
 workers, and Spark's `local-cluster`, whose master and workers are in the driver's Java.
 
-Each executor is a process of its own, in a directory of its own. Its Python is an environment that has only what
+Each executor is a separate process, in its own directory. Its Python is an environment that has only what
 executors are documented to need: pyarrow and pandas. Headrace and the modules of a test are not in it.
 """
 
@@ -185,7 +185,7 @@ class LocalCluster:
 
 
 def variables(url: str, python: Path, **more: str) -> dict[str, str]:
-    """Return the environment of a driver of a cluster. What has a name with dots is configuration."""
+    """Return the environment of a driver of a cluster. A name with dots is configuration."""
     ours = {
         "HEADRACE_SPARK_MASTER": url,
         "HEADRACE_SPARK_PYTHON": str(python),

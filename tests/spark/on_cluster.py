@@ -1,4 +1,4 @@
-"""Programs for the driver of a cluster, each in a process of its own: they print what they found as JSON."""
+"""Programs for the driver of a cluster, each in a separate process: they print what they found as JSON."""
 
 from __future__ import annotations
 

@@ -262,7 +262,7 @@ async def test_a_move_that_was_killed_between_its_copy_and_its_deletion_is_compl
 
 
 async def test_rows_of_a_task_that_was_given_up_are_not_archived(tmp_path: Path) -> None:
-    """A task that goes on while another attempt of it is committed may leave files of its own."""
+    """A task that continues while another attempt of it is committed may leave further files."""
     layout = Layout(LocalFiles(str(tmp_path)))
     written = layout.begin(0)
     for number in range(2):

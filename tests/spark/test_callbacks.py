@@ -21,7 +21,7 @@ class Py4JJavaError(Exception):
 
 
 def raised(call: Callable[[], Any]) -> str:
-    """What Spark gets: the traceback of what a callback raises."""
+    """The object that Spark gets: the traceback of what a callback raises."""
     import traceback
 
     try:

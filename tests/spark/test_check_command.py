@@ -91,7 +91,7 @@ def test_a_second_ctrl_c_ends_a_session_that_waits_for_ever_for_its_worker(tmp_p
         below = psutil.Process(process.pid).children(recursive=True)
         assert process.stderr is not None
         process.send_signal(signal.SIGINT)
-        assert next(process.stderr) == 'stopping queries and jobs: signal=SIGINT hint="again to stop at once"\n'
+        assert next(process.stderr) == 'stopping queries and jobs: signal=SIGINT hint="again to stop immediately"\n'
         process.send_signal(signal.SIGINT)
         out, errors = process.communicate(timeout=PATIENCE)
     finally:

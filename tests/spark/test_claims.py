@@ -1,4 +1,4 @@
-"""Claims: a directory belongs to one pipeline, and all processes that start it at once get the same id."""
+"""Claims: a directory belongs to one pipeline, and all processes that start it together get the same id."""
 
 from __future__ import annotations
 

@@ -133,7 +133,7 @@ async def test_workers_and_their_java_are_killed_and_every_message_is_published_
             second = worker("during-2,after")
             await second.until("during-2")
             second.java("during-2").send_signal(signal.SIGKILL)
-            await second.until("after")  # with a separate Java, started anew
+            await second.until("after")  # with a separate Java, started again
             assert await published(app) == []
             second.kill()
             assert "The Spark session was lost during a job" in second.log.read_text()

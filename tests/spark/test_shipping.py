@@ -1,4 +1,4 @@
-"""What is sent to executors: which files, how they are packed, and what is refused."""
+"""The files that are sent to executors: which files, how they are packed, and what is refused."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_headrace_and_the_small_packages_that_it_needs_are_sent_and_nothing_larg
 
 
 def test_what_is_sent_is_enough_to_import_a_service(tmp_path: Path) -> None:
-    """Only Spark, pyarrow and their like are added. The interpreter has no packages of its own."""
+    """Only Spark, pyarrow and their like are added. The interpreter has no packages."""
     from tests.spark.cluster import python_of_nodes
     from tests.spark.on_cluster import write_service
 
@@ -85,11 +85,11 @@ def test_entries_are_modules_packages_directories_and_names(tmp_path: Path) -> N
         ("a.b/", "The path 'a.b/', which ship names, does not exist in "),
         ("a-b", "'a-b', which ship names, can't be found"),
         ("notes.md", "can't be found. Write the name of a top-level module or package, or a path"),
-        ("./notes.md", "is no module of Python. Name .py files and directories"),
+        ("./notes.md", "is not a Python module. Name .py files and directories"),
         ("./json.py", "would hide Python's own 'json' on executors. Rename it"),
         ("./msgspec.py", "would hide the package's 'msgspec' on executors. Rename it"),
-        ("sys", "'sys', which ship names, is no file"),
-        ("./empty", "There is no module of Python in "),
+        ("sys", "'sys', which ship names, is not a file"),
+        ("./empty", "There is no Python module in "),
     ],
 )
 def test_what_can_not_be_sent_is_refused_with_a_reason(tmp_path: Path, entry: str, reason: str) -> None:

@@ -114,7 +114,7 @@ def test_the_columns_are_given_as_ddl_as_json_or_as_a_python_type() -> None:
     assert not isinstance(failfast, str)
     assert failfast["data"] == StructField("data", StructType([StructField("n", LongType(), False)]), False)
     assert failfast.names[-1] == "stream"
-    for text, error in (("a.b:C", "can't be imported"), ("{}", "is no schema as JSON")):
+    for text, error in (("a.b:C", "can't be imported"), ("{}", "is not a schema as JSON")):
         with pytest.raises(ConfigurationError, match=error):
             columns_of(options(dataSchema=text))
 

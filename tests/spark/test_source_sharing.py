@@ -61,5 +61,5 @@ def test_an_offset_is_read_in_both_forms_and_always_written_the_same() -> None:
 
 @pytest.mark.parametrize("offset", [{}, {"stream": "u1"}, {"streams": ["a"]}, {"streams": {"a": 1}}])
 def test_an_offset_of_something_else_is_reported(offset: dict[str, object]) -> None:
-    with pytest.raises(InvalidInput, match="no offset of Headrace"):
+    with pytest.raises(InvalidInput, match="not an offset of Headrace"):
         parse(offset)

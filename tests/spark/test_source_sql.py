@@ -62,7 +62,7 @@ async def test_a_table_is_read_written_and_streamed(
     )
     stored = await database.fetchval("select data::text from headrace_streams.orders where seq = 5")
     assert stored == '{"region":"asia","total":"1.50","tags":null}'
-    # What was published since the first query is there.
+    # Messages published since the first query are there.
     assert rows(spark.sql("select count(*), max(data.region) from sql_tests.orders")) == [(5, "eu")]
     with pytest.raises(Exception, match="A stream can only be appended to"):
         spark.sql("insert overwrite sql_tests.orders select * from sql_tests.orders")

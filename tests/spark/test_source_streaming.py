@@ -128,7 +128,7 @@ async def test_a_query_goes_on_from_its_checkpoint_in_batches_of_max_rows(
     assert await query.run() == [6]
     assert await query.run() == []
     assert query.seqs() == Counter(range(1, 107))
-    # The form in which offsets were written before a query could have several streams, which goes on in both ways.
+    # The form in which offsets were written before a query could have several streams, which continues in both ways.
     uid = await database.fetchval("select uid::text from headrace_internal.streams where name = 'orders'")
     assert query.offset() == {"stream": uid, "position": 106}
     await store.create_stream(database, "others")

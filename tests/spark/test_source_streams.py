@@ -100,7 +100,7 @@ async def test_a_read_takes_several_streams_each_from_its_own_start(dsn: str, da
             {"streamPattern": "orders", "start": '{"payments": 1}'},
             "start names 'payments', which streamPattern='orders'",
         ),
-        ({"streamPattern": "("}, "streamPattern is no regular expression"),
+        ({"streamPattern": "("}, "streamPattern is not a regular expression"),
     ):
         with pytest.raises((InvalidInput, UnknownStream, ConfigurationError), match=error):
             found(dsn, **given)
@@ -149,7 +149,7 @@ async def test_a_stream_that_was_deleted_ends_a_query_unless_it_may_lose_data(
     with pytest.raises(UnknownStream, match=r"'orders_us' was deleted and created again.*failOnDataLoss=false"):
         strict.batch()
     assert tolerant.batch() == of("orders_us", 1, 1)
-    # Spark plans the last micro-batch anew if it was not committed.
+    # Spark plans the last micro-batch again if it was not committed.
     assert rows(tolerant.reader, tolerant.reader.partitions(before, after)) == of("orders_eu", 1, 3)
     strict.stop()
     tolerant.stop()
@@ -168,7 +168,7 @@ async def test_a_checkpoint_of_one_stream_goes_on_with_one_or_more(dsn: str, dat
     fewer = Query(dsn, several.stop(), stream="payments")
     await more(database, "payments", 1)
     assert fewer.batch() == of("payments", 3, 3)
-    # The last batch of the old query is planned anew by the new one.
+    # The last batch of the old query is planned again by the new one.
     wide = Query(dsn, old, streamPattern="(orders|payments)")
     assert rows(wide.reader, wide.reader.partitions(old, {"stream": uid, "position": 5})) == of("orders", 4, 5)
     for one in (fewer, wide):

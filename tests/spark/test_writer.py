@@ -140,7 +140,7 @@ def test_micro_batches_are_published_once_through_restarts_that_run_them_again(
 def test_a_micro_batch_that_failed_is_written_by_the_restart(
     spark: SparkSession, written: Written, tmp_path: Path
 ) -> None:
-    """A file has a line that can't be a key, until the file is mended."""
+    """A file has a line that can't be a key, until the file is corrected."""
     files = Files(tmp_path)
     files.add(0, "a")
     files.run(spark, written)

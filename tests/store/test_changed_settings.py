@@ -1,4 +1,4 @@
-"""Settings that are changed while messages wait: what waits for what the settings no longer ask for is free at once."""
+"""Settings that are changed while messages wait: messages that wait for a condition that the settings no longer have are free immediately."""
 
 from __future__ import annotations
 

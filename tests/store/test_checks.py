@@ -1,4 +1,4 @@
-"""What is not a message is refused in every way to publish it, with the same error, and no setting changes that."""
+"""A value that is not a message is refused in every way to publish it, with the same error, and no setting changes that."""
 
 from __future__ import annotations
 

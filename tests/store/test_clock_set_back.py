@@ -348,7 +348,7 @@ async def test_messages_from_a_clock_that_was_ahead_are_kept_as_long_as_those_be
 
 @pytest.mark.asyncio
 async def test_old_messages_at_the_end_do_not_age_those_before_them(stream: Stream) -> None:
-    """A user may insert messages with times of their own."""
+    """A user may insert messages with any times."""
     await stream.create(retain_up_to=HOUR)
     await stream.fill(8)
     await stream.database.fetch("update headrace_streams.orders set created_at = '2020-01-01' where seq > 6")

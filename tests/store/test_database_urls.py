@@ -95,7 +95,7 @@ async def test_the_store_connects_by_the_url_of_a_provider(
 async def test_captures_connect_by_the_url_of_a_provider(
     provider: str, server_dsn: str, port: int, made: Certificates, trusted: None
 ) -> None:
-    # The server has no TLS of its own to which libpq could bind.
+    # The server itself has no TLS to which libpq could bind.
     url = here(PROVIDERS[provider][0], server_dsn, port, made, channel_binding="", options="")
     async with await SourceConnection.connect(url, application_name="tests") as connection:
         assert await connection.query("select 1") == [("1",)]

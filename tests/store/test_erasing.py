@@ -1,4 +1,4 @@
-"""Erasing single messages: nothing of their contents is left in the database, and everything else goes on."""
+"""Erasing single messages: nothing of their contents is left in the database, and everything else continues."""
 
 from __future__ import annotations
 

@@ -146,5 +146,5 @@ async def test_a_call_keeps_its_plans_in_a_database_with_statistics(
         made = await plans.during(call)
         counts.append(len(made))
     assert counts[0] > 0  # they are counted
-    # When autovacuum has just analyzed a table again, the next call makes its plans anew. The others do not.
+    # When autovacuum has just analyzed a table again, the next call makes its plans again. The others do not.
     assert min(counts[WARM_UP:]) <= most, made

@@ -197,7 +197,7 @@ def newer(monkeypatch: pytest.MonkeyPatch) -> int:
 
 
 async def upgrade(database: store.Database, version: int) -> None:
-    """Upgrade as a process of the later version does, over a pool of its own."""
+    """Upgrade as a process of the later version does, over a separate pool."""
     other = store.Database(database.dsn)
     await other.open()
     assert await store.migrate(other) == [

@@ -70,7 +70,7 @@ streams = count()
 
 
 class Consumer(RuleBasedStateMachine):
-    """One consumer of a stream of its own, and the publishers of that stream."""
+    """One consumer of a separate stream, and the publishers of that stream."""
 
     loop: asyncio.AbstractEventLoop
     connection: Any

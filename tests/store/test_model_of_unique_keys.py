@@ -20,7 +20,7 @@ KEYS = ["us.1", "us.2", "eu.1"]
 
 
 class Model:
-    """What is pending: for each consumer, the messages that it wants and is not done with, and those in flight.
+    """The pending messages: for each consumer, the messages that it wants and is not done with, and those in flight.
 
     `last` is the last message of each unique key.
     """

@@ -28,7 +28,7 @@ class Written:
         self._connection = connection
 
     async def by(self, call: Awaitable[T]) -> T:
-        """Make a call in a transaction of its own. Returns its result."""
+        """Make a call in a separate transaction. Returns its result."""
         async with self._connection.transaction():
             result = await call
             rows = await self._connection.fetch(

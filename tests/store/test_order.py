@@ -292,7 +292,7 @@ async def test_a_failure_that_commits_between_two_reads_of_a_lease_call_breaks_n
 async def test_an_ack_that_commits_between_two_reads_of_a_lease_call_loses_nothing(
     database: store.Database, declare: Declare, connect: Connect, others: int
 ) -> None:
-    """Few messages are read by a statement of their own, which reads the busy keys again if it finds one."""
+    """Few messages are read by a separate statement, which reads the busy keys again if it finds one."""
     reader = await declare()
     await publish(database, "a", "a", *keys(others))
     ann = await reader.lease("ann", 1)

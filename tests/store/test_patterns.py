@@ -19,7 +19,7 @@ CLASSES = [
     "alnum", "alpha", "ascii", "blank", "cntrl", "digit", "graph", "lower", "print", "punct", "space", "upper", "word", "xdigit",
 ]  # fmt: skip
 
-# What a text, and so a run of the test, is made of. A pattern often matches, since both have few characters.
+# The alphabet of the texts that a run of the test makes. A pattern often matches, since both have few characters.
 texts = st.text(st.sampled_from("aAbB_0 -\né]"), max_size=8) | st.text(st.sampled_from(ALPHABET), max_size=5)
 _character = st.sampled_from("aAbB_0 -/,:&~#'}é😀\n\t") | st.sampled_from(
     [r"\.", r"\\", r"\[", r"\]", r"\(", r"\{", r"\-", r"\n", r"\t", "{", "]"]

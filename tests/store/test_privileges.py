@@ -1,4 +1,4 @@
-"""What roles other than the schema's owner may do. Each test connects as such a role."""
+"""The rights of roles other than the schema's owner. Each test connects as such a role."""
 
 from __future__ import annotations
 

@@ -128,7 +128,7 @@ async def test_every_function_that_runs_as_the_owner_checks_a_grant_first(databa
 
 
 async def test_default_privileges_open_nothing(database: store.Database, login: Login) -> None:
-    """What Postgres gives to everyone by default, and what an owner gave for its other functions."""
+    """Rights that Postgres gives to everyone by default, or an owner gave for its other functions."""
     app = await login()
     await database.fetch("alter default privileges grant execute on functions to public")
     try:
@@ -458,7 +458,7 @@ async def test_the_command_in_an_error_is_safe_to_copy_into_a_shell(login: Login
 
 
 async def test_arguments_of_one_stream_reach_no_lease_of_another(database: store.Database, login: Login) -> None:
-    """A consumer of its own, with the leases and messages of another."""
+    """Its own consumer, with the leases and messages of another."""
     app = await login("consume")
     spy = await store.consumer_id(database, "secrets", "spy")
     ship = await store.consumer_id(database, "orders", "ship")

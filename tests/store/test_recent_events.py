@@ -1,4 +1,4 @@
-"""What webhooks and push consumers did lately is kept within a bound."""
+"""The recent events of webhooks and push consumers are kept within a bound."""
 
 from __future__ import annotations
 

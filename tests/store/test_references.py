@@ -26,7 +26,7 @@ def test_a_pipe_a_device_and_a_directory_are_refused_and_block_nothing(tmp_path:
     os.mkfifo(pipe)
     (tmp_path / "link").symlink_to(pipe)
     for path in (pipe, tmp_path / "link", tmp_path, Path("/dev/zero"), Path("/dev/tty")):
-        with pytest.raises(ConfigurationError, match=r"no regular file|No such device"):
+        with pytest.raises(ConfigurationError, match=r"not a regular file|No such device"):
             resolve(f"file:{path}")
 
 
@@ -35,8 +35,8 @@ def test_a_file_that_is_too_large_or_no_text_is_refused_without_its_content(tmp_
     large.write_text(URL + " " * 10_000)
     binary.write_bytes(b"\xff\xfe")
     for path, reason in (
-        (large, "no regular file of at most 10,000 bytes"),
-        (binary, "no text"),
+        (large, "not a regular file of at most 10,000 bytes"),
+        (binary, "not text"),
         (tmp_path / "none", "No such file"),
     ):
         with pytest.raises(ConfigurationError, match=reason) as caught:

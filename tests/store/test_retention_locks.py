@@ -119,7 +119,7 @@ async def test_sweeps_at_the_same_time_remove_and_count_everything_once(stream: 
 
 
 async def test_retention_during_leasing_loses_and_doubles_nothing(stream: Stream, connect: Connect) -> None:
-    """Four lease loops, a publisher, and a janitor that removes closed segments at once. Each
+    """Four lease loops, a publisher, and a janitor that removes closed segments immediately. Each
     message is either delivered or counted."""
     await stream.create(width=40, count=60, retain_up_to=HOUR)
     reader = await stream.consumer(max_ack_pending=10_000)

@@ -79,7 +79,7 @@ def test_what_ends_with_the_transaction_is_not(statement: str) -> None:
     ["/* x */ ", ";/* ", "; ", " ", "--", "--a\n", "temp table ", "set_config(", "/*", "*/", "into ", "x, true"],
 )
 def test_no_text_takes_long_to_look_at(piece: str) -> None:
-    """What backtracks would take minutes, or for ever."""
+    """A pattern that backtracks would take minutes, or forever."""
     for text in (piece * 100_000, "select set_config(" + piece * 100_000, ";" + piece * 100_000 + "x"):
         changes_session(text)
 
@@ -89,7 +89,7 @@ FOUND = "select pg_backend_pid(), session_user::text, current_user::text, curren
 
 @pytest.mark.asyncio
 async def test_a_session_is_restored_to_what_it_began_with(database: store.Database, dsn: str) -> None:
-    """Also if it began with another role and with settings of its own."""
+    """Also if it began with another role and with its own settings."""
     role = f"headrace_test_{secrets.token_hex(6)}"
     await database.fetch(f"create role {role} login password 'secret'")
     try:

@@ -1,4 +1,4 @@
-"""Leasing in shares: one call serves many receivers. Each share is a lease of its own, and the
+"""Leasing in shares: one call serves many receivers. Each share is a separate lease, and the
 shares are independent."""
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.asyncio
 
 
 async def deal(reader: Reader, *sizes: int, **bounds: Any) -> list[Batch]:
-    """Lease in shares of these sizes. Returns each share as the batch of a lease of its own."""
+    """Lease in shares of these sizes. Returns each share as the batch of a separate lease."""
     return parts(await reader.lease("dealer", sum(sizes), shares=list(sizes), **bounds), *sizes)
 
 

@@ -2,7 +2,7 @@
 
     python -m pytest -p tests.support.as_role tests/runtime/test_outcomes.py
 
-The role has `publish` and `consume` on all streams. What such a role may not do, the owner does for the test: it creates the
+The role has `publish` and `consume` on all streams. The owner does for the test what such a role may not do: it creates the
 streams and consumers before the role declares them, moves consumers, and runs the test's own statements.
 """
 

@@ -87,8 +87,8 @@ async def until_message(database: Any, stream: str, marker: str, *, within: floa
 
 
 async def until_tracked(database: Any, name: str, *, within: float = PATIENCE) -> None:
-    """Wait until the source captures, so that every later commit becomes messages. Fails at once if the
-    source has stopped.
+    """Wait until the source captures, so that every later commit becomes messages. Fails immediately if the source has
+    stopped.
     """
     state = await until(
         database,
@@ -136,7 +136,7 @@ async def set_in_database(connection: Any, setting: str, value: str) -> None:
 
 
 async def end_tenures(database: Any) -> None:
-    """Expire all capture leases, as time does. A dead process is succeeded at once, and a live process
+    """Expire all capture leases, as time does. A dead process is succeeded immediately, and a live process
     has lost its lease.
     """
     await database.fetchval("update headrace_internal.captures set held_until = '-infinity'")

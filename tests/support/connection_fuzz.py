@@ -1,8 +1,8 @@
 """Fuzzing of a connection against a second reading of the same bytes.
 
-A stream has requests with marks of their own, in their paths and bodies, and requests hidden in their
-bodies. It is mutated and sent in random pieces to a `Connection`. What reaches the application must be
-what `h11`, an independent and strict parser of HTTP/1.1, reads in these bytes, and each answer must carry
+A stream has requests with unique marks, in their paths and bodies, and requests hidden in their
+bodies. It is mutated and sent in random pieces to a `Connection`. The requests that reach the application must be
+those that `h11`, an independent and strict parser of HTTP/1.1, reads in these bytes, and each answer must carry
 the mark of its request, in order. The connection may refuse more than `h11` does, and never read more.
 """
 

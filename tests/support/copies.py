@@ -146,7 +146,7 @@ class Copy:
         return path.read_text(errors="replace") if path.exists() else ""
 
     def advance_xids(self, epoch: int, xid: int) -> None:
-        """Let the stopped server go on with a later transaction id, as if it had run for years."""
+        """Let the stopped server continue with a later transaction id, as if it had run for years."""
         # The file of this range of transactions must exist, as it would after all the transactions before.
         status = self.data / "pg_xact" / f"{xid // (8192 * 32 * 4):04X}"
         known = status.read_bytes() if status.exists() else b""

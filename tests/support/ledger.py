@@ -30,7 +30,7 @@ class Message:
     attempts: int = 0
     crashes: int = 0
     due: datetime | None = None  # when a parked message is due, where None is now
-    again: bool = False  # it is in flight, and comes again after an earlier message that was put back
+    again: bool = False  # it is in flight, and is redelivered after an earlier message that was released
 
 
 @dataclass
@@ -308,7 +308,7 @@ class Ledger:
         return len(chosen) + self._repeat_in_flight(chosen)
 
     def _repeat_in_flight(self, put_back: Iterable[Message]) -> int:
-        """Later messages of these keys that are in flight come again. Their keys are busy for their own process, too."""
+        """Later messages of these keys that are in flight are redelivered. Their keys are busy for their own process, too."""
         later = [
             (lease.owner, message)
             for lease in self.leases.values()
@@ -400,7 +400,7 @@ class Ledger:
         return [message for message in self.messages.values() if message.committed and message.state != "done"]
 
     def _end(self, message: Message) -> None:
-        """The message is done, unless it comes again."""
+        """The message is done, unless it is redelivered."""
         message.state = "done"
         if message.again:
             self._park(message, 0)

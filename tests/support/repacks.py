@@ -2,7 +2,7 @@
 
     make test-postgres VERSION=19 REPACK=1
 
-A session of its own runs `REPACK (CONCURRENTLY)` on one table after the other, in random order, as long as the test has its
+A separate session runs `REPACK (CONCURRENTLY)` on one table after the other, in random order, as long as the test has its
 database. A test that fails with it and passes without reads a table that was exchanged since its snapshot. Tests that fail
 for another reason are in `UNFIT`, and are skipped. The last lines of the run say how many repacks there were.
 """

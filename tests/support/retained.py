@@ -51,7 +51,7 @@ class Stream:
         return Reader(self.database, spec, (await store.declare_consumer(self.database, spec)).id, self.clock)
 
     async def sweep(self, after: float = 0.0) -> Swept:
-        """Sweep this many seconds from now, until no work is left to do at once."""
+        """Sweep this many seconds from now, until no work is left to do immediately."""
         swept = await sweep(self.database, now=self.now + timedelta(seconds=after))
         if swept.more:
             again = await self.sweep(after)

@@ -1,7 +1,7 @@
 """The temporary directory of a test run, in memory if there is enough. Databases are created and dropped thousands of
 times, and a disk would take most of the run for that.
 
-`TMPDIR` selects another directory. What pytest keeps of the last runs then stays there.
+`TMPDIR` selects another directory. The files that pytest keeps of the last runs then stay there.
 """
 
 from __future__ import annotations

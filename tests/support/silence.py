@@ -193,7 +193,7 @@ class _Link:
             writer.close()
 
     def reset(self) -> None:
-        """Close both ends at once."""
+        """Close both ends immediately."""
         self.die()
         for writer in (self.near, self.far):
             if writer is not None:

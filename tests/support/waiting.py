@@ -15,7 +15,7 @@ async def start(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Let the event loop go on until a condition is met."""
+    """Let the event loop run until a condition is met."""
     async with asyncio.timeout(20):
         for _ in iter(condition, True):
             await asyncio.sleep(0)

@@ -211,7 +211,7 @@ async def insist(act: Callable[[], Coroutine[Any, Any, T]]) -> T:
 
 
 def out_of_order(seen: list[tuple[str, int]]) -> list[str]:
-    """What a handler got for the first time after a later message of its key, or for the last time after the last of that."""
+    """Messages that a handler got for the first time after a later message of its key, or for the last time after the last of that."""
     found = []
     for key in {key for key, _ in seen}:
         seqs: list[Any] = [seq for one, seq in seen if one == key]
@@ -275,7 +275,7 @@ class Calls(Run):
             await database.close()
 
     async def _lease(self, database: store.Database, consumer: int, owner: Any, limit: int) -> Batch:
-        """Lease. What a call without an answer has leased is released before the next one."""
+        """Lease. Leases of a call without an answer are released before the next one."""
 
         async def lease() -> Batch:
             await store.reclaim(database, consumer, owner, known)
@@ -285,7 +285,7 @@ class Calls(Run):
         return await insist(lease)
 
     async def _work(self, database: store.Database) -> None:
-        """Lease, extend, put the first message back, and settle the others. What is put back is handled later."""
+        """Lease, extend, put the first message back, and settle the others. Released messages are handled later."""
         consumer, owner, first = self.world.consumers["plain"], uuid4(), True
         while (batch := await self._lease(database, consumer, owner, 2)).lease_id is not None:
             alive = await insist(lambda lease=batch.lease_id: store.extend_leases(database, consumer, [lease]))  # type: ignore[misc]

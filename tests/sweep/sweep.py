@@ -34,7 +34,7 @@ class Point(NamedTuple):
 
 
 class Report:
-    """What was run, and what was found.
+    """The runs, and their findings.
 
     Attributes:
         points: how many messages met each fault.
@@ -60,7 +60,7 @@ class Report:
 async def lanes(
     server_dsn: str, template: str, count: int, through: Callable[[str], str] = str
 ) -> AsyncIterator[list[World]]:
-    """Worlds in databases of their own, on a running server."""
+    """Worlds in separate databases, on a running server."""
     async with AsyncExitStack() as stack:
         databases = [stack.enter_context(servers.clone(server_dsn, template)) for _ in range(count)]
         yield [await stack.enter_async_context(world(dsn, through)) for dsn in databases]

@@ -29,7 +29,7 @@ async def shop(dsn: str) -> AsyncIterator[Shop]:
 
 @pytest_asyncio.fixture
 async def sources(recorded: Recorded) -> AsyncIterator[dict[str, Any]]:
-    """What a process reports of its sources. Tests fill it in."""
+    """The report of a process on its sources. Tests fill it in."""
     found: dict[str, Any] = {}
     instrumentation = Instrumentation(recorded.telemetry, lambda: {"sources": found, "consumers": {}})
     yield found

@@ -1,7 +1,7 @@
 """The processes of the test of histories: `python -m tests.torture.history_process handlers --dsn …`.
 
-`handlers` runs a consumer of each kind. `publishers` publishes until its standard input is closed. What they do is in their
-histories, so they report nothing else.
+`handlers` runs a consumer of each kind. `publishers` publishes until its standard input is closed. Their histories have all
+of their actions, so they report nothing else.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ class Peer:
         self.leave()
 
     def leave(self) -> None:
-        """Disconnect at once, whatever is in progress."""
+        """Disconnect immediately, whatever is in progress."""
         if self._writer is not None:
             self._writer.transport.abort()
         self._reader = self._writer = None

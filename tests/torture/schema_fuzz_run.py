@@ -65,7 +65,7 @@ class Patience:
         """Pause. Returns whether to look again.
 
         Args:
-            state: What was seen.
+            state: The observations.
         """
         self._count += 1
         self._unchanged = self._unchanged + 1 if state == self._seen else 0

@@ -1,5 +1,5 @@
 """A source that can't be captured stops with an error that says what to do, and disturbs no other
-source. It continues automatically once the cause is mended.
+source. It continues automatically once the cause is fixed.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ LARGEST = 4_000_000
 
 @dataclass
 class Load:
-    """What was committed, and what each consumer got."""
+    """The committed messages, and those that each consumer got."""
 
     dsn: str
     messages: int

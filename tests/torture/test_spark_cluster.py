@@ -71,7 +71,7 @@ class Site:
         self.published = last
 
     def count(self, stream: str) -> int:
-        """The number of messages in a copy, or -1 while the server is away."""
+        """The number of messages in a copy, or -1 while the server is unavailable."""
         try:
             found = self.written.fetch(f"select to_regclass('headrace_streams.{stream}') is not null")[0][0]
             return int(self.written.fetch(f"select count(*) from headrace_streams.{stream}")[0][0]) if found else 0

@@ -58,7 +58,7 @@ class Driver:
 
 
 def copied(written: Written) -> int:
-    """Return the number of rows, or -1 while the server is away."""
+    """Return the number of rows, or -1 while the server is unavailable."""
     try:
         return int(written.fetch("select count(*) from headrace_streams.copied")[0][0])
     except HeadraceError:

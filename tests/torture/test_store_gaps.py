@@ -31,7 +31,7 @@ ROLLED_BACK = 0.15
 
 @dataclass
 class Race:
-    """What was committed and what was delivered. Time runs faster than the real clock, so that locks
+    """The committed and the delivered messages. Time runs faster than the real clock, so that locks
     are checked more often.
     """
 

@@ -150,7 +150,7 @@ def shrink(order: Event) -> None: ...
 
 def test_a_handler_in_a_process_of_its_own_names_the_type_itself() -> None:
     _, orders, _ = streams()
-    with pytest.raises(ConfigurationError, match="decodes what its annotation says: annotate its payload as Order"):
+    with pytest.raises(ConfigurationError, match="decodes by its annotation: annotate its payload as Order"):
         orders.consumer(runner="process")(shrink)
 
 

@@ -1,4 +1,4 @@
-"""What the catalogues of Postgres say of Headrace's schema, to compare an upgraded one with a fresh one."""
+"""Headrace's schema in the catalogues of Postgres, to compare an upgraded one with a fresh one."""
 
 from __future__ import annotations
 
@@ -46,5 +46,5 @@ async def catalogue(dsn: str) -> Mapping[str, list[str]]:
 
 
 def differences(one: Mapping[str, list[str]], other: Mapping[str, list[str]]) -> list[str]:
-    """What only one of two catalogues has, a line each."""
+    """The entries that only one of two catalogues has, a line each."""
     return [f"{kind}: {line}" for kind in QUERIES for line in sorted({*one[kind]} ^ {*other[kind]})]

@@ -23,7 +23,7 @@ def read() -> dict[int, tuple[str, str]]:
 
 
 def actual() -> dict[int, tuple[str, str]]:
-    """What the file should contain: its digests of the functions of older revisions, and the current ones."""
+    """The expected content of the file: its digests of the functions of older revisions, and the current ones."""
     before, newest = read(), revisions.newest_revision()
     current = revisions.digest(revisions.functions())
     return {

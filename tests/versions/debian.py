@@ -1,7 +1,7 @@
 """Programs from Debian's newest suites: a PostgreSQL that is not released yet, and the newest versions of Python.
 
 apt fetches the packages from the server of Debian's packages that this machine is configured for, and checks their
-signatures. They are unpacked into a directory of their own with all of their libraries, and nothing is installed. The
+signatures. They are unpacked into a separate directory with all of their libraries, and nothing is installed. The
 programs are told to use these libraries, since those of this machine are older. This module needs nothing but Python.
 """
 

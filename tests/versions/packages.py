@@ -161,7 +161,7 @@ def check(package: Package, archive: Path) -> None:
 
 def _unpack(archive: Path, directory: Path) -> None:
     with tarfile.open(archive) as packed:
-        # Python before 3.11.4 has no filters. What is unpacked is what was pinned.
+        # Python before 3.11.4 has no filters. Only pinned packages are unpacked.
         packed.extraction_filter = getattr(tarfile, "data_filter", None)
         packed.extractall(directory)
     native = directory / "package" / "native"

@@ -8,7 +8,7 @@
 
 Exits with the code of pytest. A version that can't be fetched is reported as not tested, which is no failure.
 
-The Python gets an environment of its own below `.venv`, with the versions of `requirements.lock` and without
+The Python gets a separate environment below `.venv`, with the versions of `requirements.lock` and without
 Spark. This module needs nothing but Python.
 """
 

@@ -270,8 +270,8 @@ class Consumers(Base):
         """Deliver messages to a consumer again, before any new ones.
 
         They must match the arguments and the consumer's own filters. Bounds are inclusive. Messages
-        that are parked, blocked or not delivered yet are left out. Messages in flight come again if an earlier message of
-        their key is replayed. `dry_run` only counts.
+        that are parked, blocked or not delivered yet are left out. Messages in flight are redelivered if an earlier
+        message of their key is replayed. `dry_run` only counts.
 
         Args:
             criteria: `filter`, `where`, `start_seq`, `end_seq`, `start_time` and `end_time`, see `RangeCriteria`.

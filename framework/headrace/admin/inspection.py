@@ -69,11 +69,11 @@ class Inspection(Base):
         servers that run now have sent.
 
         Raises:
-            InvalidInput: it is no push consumer.
+            InvalidInput: it is not a push consumer.
         """
         spec, _ = await store.consumer_spec(self._database, number := await self._consumer(stream, name))
         if spec.push is None:
-            raise InvalidInput(f"The consumer {name!r} of the stream {stream!r} is no push consumer.")
+            raise InvalidInput(f"The consumer {name!r} of the stream {stream!r} is not a push consumer.")
         at_work = await store.consumer_at_work(self._database, stream, name)
         return PushStatus(
             url=spec.push.url,

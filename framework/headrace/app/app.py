@@ -381,7 +381,7 @@ class App(Declared, Publishing):
             self._service.stop()
 
     def log_unfinished(self) -> None:
-        """Log the handlers that still run, before the process ends all the same."""
+        """Log the handlers that still run, before the process ends anyway."""
         if self._service is not None:
             self._service.log_unfinished()
 

@@ -92,7 +92,7 @@ def check_together(consumer: Consumer) -> None:
     if handling.transactional and not consumer.handler.is_async:
         raise ConfigurationError(
             f"Consumer {spec.name!r}: transactional=True needs an `async def`: its transaction belongs to the event loop. A plain function"
-            " may ack in a transaction of its own, with headrace.drivers.sync."
+            " may ack in its own transaction, with headrace.drivers.sync."
         )
     if handling.key_concurrency is not None and spec.ordered:
         raise ConfigurationError(

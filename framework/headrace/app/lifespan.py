@@ -51,7 +51,7 @@ class Lifespans:
         name = name_of(function)
         if not callable(function) or is_async(function) or inspect.isgeneratorfunction(function):
             raise ConfigurationError(
-                f"The lifespan {name!r} is no async generator function. Write `async def {name}(app): … yield state …`, or use"
+                f"The lifespan {name!r} is not an async generator function. Write `async def {name}(app): … yield state …`, or use"
                 " @asynccontextmanager."
             )
         manager: Callable[..., Any] = function
@@ -91,7 +91,7 @@ def _taking_app(manager: Callable[..., Any], name: str) -> Callable[[Any], Any]:
 def _manager(manager: Any, name: str) -> AbstractAsyncContextManager[Any]:
     if not isinstance(manager, AbstractAsyncContextManager):
         raise ConfigurationError(
-            f"The lifespan {name!r} returned a {type(manager).__name__}, which is no async context manager. Write it with `yield`."
+            f"The lifespan {name!r} returned a {type(manager).__name__}, which is not an async context manager. Write it with `yield`."
         )
     return manager
 

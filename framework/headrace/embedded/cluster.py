@@ -23,7 +23,7 @@ SOCKET_PORT = 5432
 _SETTINGS_FILE = "headrace.conf"
 _PASSWORD_FILE = "headrace.password"
 _INCLUDE = f"""
-# Headrace's settings, written anew at every start, and after them yours, which win.
+# Headrace's settings, rewritten at every start, and then yours, which take precedence.
 include '{_SETTINGS_FILE}'
 include_if_exists 'custom.conf'
 """

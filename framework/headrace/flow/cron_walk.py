@@ -21,7 +21,7 @@ class CronWalk(CronSim):
     """`CronSim`, which never hangs.
 
     Where the clocks are set back within an hour, as in Pacific/Chatham at 3:45, `CronSim` walks in a circle: backwards
-    with `15 */2 * * *`. Then the walk begins anew a little further on.
+    with `15 */2 * * *`. Then the walk restarts a little later.
     """
 
     def __next__(self) -> datetime:

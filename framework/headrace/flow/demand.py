@@ -68,7 +68,7 @@ class Demand:
             self._at, self._done = now, done
         elif now - self._at >= SPAN / 4:
             rate = (done - self._done) / (now - self._at)
-            # The rate rises at once and falls slowly. A pause must not turn large batches into
+            # The rate rises immediately and falls slowly. A pause must not turn large batches into
             # small ones.
             self._rate = max(rate, self._rate * 0.8 + rate * 0.2)
             self._at, self._done = now, done
@@ -169,8 +169,8 @@ class NotificationBackoff:
     """How long to wait after a notification before the lease call.
 
     A notification reaches all idle processes, and one of them gets the message. A process that
-    finds nothing several times in a row waits longer, and one that leases something waits less. So
-    about as many processes call at once as there are messages.
+    finds nothing several times in a row waits longer, and one that leases something waits less. About as many
+    processes call at a time as there are messages.
 
     This is the exponential backoff of Ethernet: Metcalfe and Boggs, CACM 19 (1976).
 

@@ -95,8 +95,7 @@ class Lanes(Generic[T]):
         self._call_out = True
 
     def add(self, items: Sequence[T]) -> list[T]:
-        """Add the messages of a lease call that has ended. Returns the refused ones, which must be
-        given back."""
+        """Add the messages of a lease call that has ended. Returns the refused ones, which must be released."""
         refused: list[T] = []
         if self._unconfirmed or self._barred:
             shut = self._unconfirmed.keys() | self._barred
@@ -269,7 +268,7 @@ class Lanes(Generic[T]):
         return taken
 
     def _left(self, count: int) -> None:
-        """Note that `count` messages have left their lanes at once."""
+        """Note that `count` messages have left their lanes together."""
         self.waiting -= count
         if count and self.waiting <= self.low_water:
             self.on_low()
@@ -305,7 +304,7 @@ class Lanes(Generic[T]):
 
 
 def _listed(waiting: T | deque[T] | None) -> list[T]:
-    """What waits in a lane, in order."""
+    """The messages that wait in a lane, in order."""
     if waiting is None:
         return []
     return list(waiting) if type(waiting) is deque else [waiting]  # type: ignore[list-item]

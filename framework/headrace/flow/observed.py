@@ -1,4 +1,4 @@
-"""What the figures of streams, consumers and sources mean: rates, trends and states. For all that shows them."""
+"""The meaning of the figures of streams, consumers and sources: rates, trends and states. For all that shows them."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class SeqTimes:
 
 
 class AtWork(msgspec.Struct, frozen=True):
-    """What the processes report of one consumer together. `actors` is None if none reports it."""
+    """The reports of all processes on one consumer. `actors` is None if none reports it."""
 
     actors: int | None
     busy: int
@@ -105,7 +105,7 @@ def at_work(reports: Sequence[ConsumerAtWork]) -> AtWork:
 def reports_by_consumer(
     workers: Iterable[WorkerInfo],
 ) -> dict[tuple[str, str], list[tuple[WorkerInfo, ConsumerAtWork]]]:
-    """What running processes report, by stream and consumer."""
+    """The reports of running processes, by stream and consumer."""
     found: dict[tuple[str, str], list[tuple[WorkerInfo, ConsumerAtWork]]] = {}
     for worker in workers:
         for one in () if worker.gone else worker.consumers:

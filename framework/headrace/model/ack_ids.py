@@ -78,7 +78,7 @@ class AckIds:
                 for one in ack_ids:  # so that the error names it
                     self.open(one)
             raise InvalidAckId(
-                f"{str(ack_ids[0])[:60]!r} is no ack id: send those that came with the messages, unaltered."
+                f"{str(ack_ids[0])[:60]!r} is not an ack id: send those that came with the messages, unaltered."
             )
         unpack, end = _FIELDS.unpack_from, len(raw)
         return [AckId(*unpack(raw, place)) for place in range(0, end, _RAW)]

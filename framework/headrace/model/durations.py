@@ -29,7 +29,7 @@ def seconds(value: Duration, setting: str = "duration") -> float:
             f"{setting}={value!r} is not a duration: write seconds (1.5), '500ms', '30s', '5m' or '1h'."
         )
     if not math.isfinite(found) or found < 0:
-        raise ConfigurationError(f"{setting}={value!r} can't be: a duration is finite and not negative.")
+        raise ConfigurationError(f"{setting}={value!r} is invalid: a duration is finite and not negative.")
     return found
 
 

@@ -44,7 +44,7 @@ class Backoff(msgspec.Struct, frozen=True, omit_defaults=True):
         for value in (self.base, self.factor, self.limit, *self.delays):
             if not (math.isfinite(value) and value >= 0):
                 raise ConfigurationError(
-                    f"{self!r} can't be: its durations and its factor are finite and not negative.", field="backoff"
+                    f"{self!r} is invalid: its durations and its factor are finite and not negative.", field="backoff"
                 )
         if not 0 <= self.jitter <= 1:
             raise ConfigurationError(
@@ -235,7 +235,7 @@ class ConsumerSpec(msgspec.Struct, frozen=True, kw_only=True):
         on_exhausted: What happens to an exhausted message. `dead_letter` makes it a dead letter, `block` makes
             it one and blocks its key until you redrive or purge it, and `drop` discards it.
         rate_limit: The maximum rate of deliveries, over all processes.
-        rate_burst: The maximum number of messages that are delivered at once after a pause. It needs
+        rate_burst: The maximum number of messages that are delivered together after a pause. It needs
             `rate_limit`.
         push: The URL to which servers send the messages, and how.
     """
@@ -300,7 +300,7 @@ class ConsumerSpec(msgspec.Struct, frozen=True, kw_only=True):
                 )
         if self.start_time is not None and self.start_time.tzinfo is None:
             raise ConfigurationError(
-                f"start_time={self.start_time} of consumer {self.name!r} has no zone: say datetime(…, tzinfo=timezone.utc).",
+                f"start_time={self.start_time} of consumer {self.name!r} has no time zone: write datetime(…, tzinfo=timezone.utc).",
                 field="start_time",
             )
         if self.rate_burst is not None and self.rate_limit is None:

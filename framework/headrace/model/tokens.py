@@ -100,11 +100,11 @@ def parse(text: str) -> Scope:
             return Scope(need, stream)
     if action in NEEDS:
         raise InvalidInput(
-            f"The scope {text[:80]!r} can't be: after the colon comes the name of a stream, which has 1 to 48 lower-case"
+            f"The scope {text[:80]!r} is invalid: after the colon comes the name of a stream, which has 1 to 48 lower-case"
             f" letters, digits, '-' and '_'; {action!r} alone is for all streams."
         )
     raise InvalidInput(
-        f"The scope {text[:80]!r} can't be: write publish, consume or admin, alone or for one stream as in 'publish:orders'."
+        f"The scope {text[:80]!r} is unknown: write publish, consume or admin, alone or for one stream as in 'publish:orders'."
     )
 
 
@@ -161,7 +161,7 @@ def check_lifetime(given: Duration | None) -> float | None:
     found = seconds(given, "expires_in")
     if not 0.001 <= found <= _LONGEST:
         raise InvalidInput(
-            f"expires_in={given!r} can't be: a token is good for a millisecond to 100 years; leave it out for one that never"
+            f"expires_in={given!r} is out of range: a token is valid for a millisecond to 100 years; leave it out for one that never"
             " expires."
         )
     return found

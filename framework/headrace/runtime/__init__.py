@@ -1,4 +1,4 @@
-"""What runs in a worker process. A message passes through the rooms in this order:
+"""The parts of a worker process. A message passes through the rooms in this order:
 
     store.lease ─▶ leasing ─▶ pipeline ─▶ lanes ─▶ execution ─▶ handlers ─▶ settling ─▶ store.settle
                               (fetcher)  (by key)  (actors)    (your code) (acknowledger, settler)

@@ -62,7 +62,7 @@ def changed(context: Context, base: Context) -> bool:
 
 
 async def in_own_task(call: Callable[..., Awaitable[R]], *args: Any) -> R:
-    """Call an async function of yours in a task of its own.
+    """Call your async function in a separate task.
 
     Raises:
         Exception: what it raises.
@@ -168,8 +168,8 @@ async def absorb_cancellation(task: asyncio.Task[Any]) -> None:
     end the task, or another call. A timeout of an old library may leave one, when its block ends in that moment.
 
     Raises:
-        CancelledError: a scope has cancelled the task. Your code went on and returned, but it was to stop, and what it did
-            may be half of its work.
+        CancelledError: a scope has cancelled the task. Your code continued and returned although it was to stop, and it
+            may have done half of its work.
     """
     await anyio.lowlevel.checkpoint_if_cancelled()
     await undisturbed(asyncio.sleep, 0)  # where one is raised that has not been yet

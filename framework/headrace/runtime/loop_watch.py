@@ -167,7 +167,7 @@ class LoopWatch:
 
 
 class _Duties:
-    """What a thread does while the loop of its process is blocked."""
+    """The work of a thread while the loop of its process is blocked."""
 
     def __init__(self, watch: LoopWatch) -> None:
         self._watch = watch

@@ -1,9 +1,10 @@
 """The signals that stop a process, in the process that handles them and in the children that it forks.
 
-Your code may fork: `multiprocessing` does, up to Python 3.13, unless it is told otherwise. A forked child inherits what its
-parent does at a signal, and the file descriptor by which a signal wakes the event loop of the parent. So with
-`Pool.terminate()` the parent would drain, and wait for a child that goes on. In a forked child SIGTERM does again what
-it did before the parent handled it. SIGINT and SIGHUP, which a terminal sends to the child, too, are left to the parent.
+Your code may fork: `multiprocessing` does, up to Python 3.13, unless it is told otherwise. A forked child inherits what
+its parent does at a signal, and the file descriptor by which a signal wakes the event loop of the parent. So with
+`Pool.terminate()` the parent would drain, and wait for a child that continues. In a forked child SIGTERM does again
+what it did before the parent handled it. SIGINT and SIGHUP, which a terminal sends to the child, too, are left to the
+parent.
 
 A terminal that is closed sends SIGHUP, often twice: the kernel sends one, and the shell another. So it counts as one signal.
 `nohup` ignores SIGHUP, and then it stays ignored.
@@ -101,9 +102,9 @@ def log_stop(number: signal.Signals, count: int, *, starting: bool = False, proc
     if count == 1 and starting:
         log.info("stopping during the start", signal=name)
     elif count == 1:
-        log.info("draining", signal=name, processes=processes, hint="a second signal stops at once")
+        log.info("draining", signal=name, processes=processes, hint="a second signal stops immediately")
     elif count == 2:
-        log.info("stopping at once", signal=name, processes=processes, hint="a third signal ends the process")
+        log.info("stopping immediately", signal=name, processes=processes, hint="a third signal ends the process")
     else:
         log.info("killing processes" if processes else "ending the process", signal=name, processes=processes)
 

@@ -1,4 +1,5 @@
-"""What the parts of a pipeline share: the consumer in its database with its current settings, and its leased messages."""
+"""The state that the parts of a pipeline share: the consumer in its database with its current settings, and its leased
+messages."""
 
 from __future__ import annotations
 

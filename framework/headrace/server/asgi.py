@@ -334,7 +334,7 @@ class Server:
             "app_root_path": scope.get("root_path", ""),
             "state": {BODY: body, PARTS: plane.parts, IDENTIFICATION: self.identification, CALLER: caller},
         }
-        reads = scope["method"] == "GET"  # a change goes on without its client
+        reads = scope["method"] == "GET"  # a change continues without its client
         try:
             if reads and is_poll(scope["headers"], path):
                 await self.live.pace.turn(self.limits.name_of(scope))

@@ -20,7 +20,7 @@ Via = Literal["token", "session", "proxy", "open"]
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True):
-    """What a caller is to a server.
+    """A caller, as a server sees it.
 
     Attributes:
         name: the name of its token, or of the user that a proxy has authenticated.
@@ -62,7 +62,7 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def identity(self) -> Identity:
-        """What the caller gets to know about itself."""
+        """The caller's own identity, for the caller."""
         return Identity(
             name=self.name,
             via=self.via or "open",

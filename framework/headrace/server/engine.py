@@ -197,7 +197,7 @@ class Engine(MessageEngine):
             await self._tasks.cancel()
 
     def end_waits(self) -> None:
-        """Answer all requests that wait for messages, and let no others wait. Everything else goes on."""
+        """Answer all requests that wait for messages, and let no others wait. Everything else continues."""
         self._waits_ended = True
         for receivers in self._receivers.values():
             receivers.drain()

@@ -1,7 +1,7 @@
 """Look-ups of the streams and consumers that requests name, within the scopes of their tokens.
 
-A token for some streams learns nothing about others. What does not exist and what the token may not
-use get the same answer, and are looked up by the same statements, which read the token's own streams only.
+A token for some streams learns nothing about others. Missing objects and forbidden ones get the same answer,
+and are looked up by the same statements, which read the token's own streams only.
 """
 
 from __future__ import annotations

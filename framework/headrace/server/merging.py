@@ -33,7 +33,7 @@ def merged(pages: Sequence[Page[T]], place: Callable[[T], Any], limit: int, *, b
         backwards: whether the pages were read backwards, and end at their first item.
     """
     items: list[T] = list(merge(*pages, key=place))
-    # Beyond the end of a page that goes on, items of its database may be missing.
+    # Beyond the end of a page that continues, items of its database may be missing.
     if backwards:
         bounds = [place(page[0]) for page in pages if page.more and page]
         kept = [item for item in items if not bounds or place(item) >= max(bounds)][-limit:]

@@ -80,7 +80,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
             disconnected.
         body_check_interval: Internal, for tests. The interval at which incoming bodies are checked for their timeout.
         discard_time: Internal, for tests. How long the rest of a refused request is read and discarded. If the
-            connection were closed at once, the response would be lost.
+            connection were closed immediately, the response would be lost.
         push_refresh_interval: Internal, for tests. The interval of the look-up of push consumers, since other
             servers create, change and delete them, too.
 
@@ -187,7 +187,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
             )
         if self.proxy_user_header is not None and not re.fullmatch(r"[A-Za-z0-9-]{1,64}", self.proxy_user_header):
             raise ConfigurationError(
-                f"`proxy_user_header` of {_OWNER} is {self.proxy_user_header!r:.80}, which is no name of a header. Give one such as"
+                f"`proxy_user_header` of {_OWNER} is {self.proxy_user_header!r:.80}, which is not the name of a header. Give one such as"
                 " X-Forwarded-User.",
                 field="proxy_user_header",
             )
@@ -205,7 +205,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         url = self.trace_url
         if url is not None and ("{trace_id}" not in url or not re.fullmatch(r"https?://[^\s/]\S*", url)):
             raise ConfigurationError(
-                f"`trace_url` of {_OWNER} is {url!r:.80}, which is no http or https URL with {{trace_id}} in it. Give one such as"
+                f"`trace_url` of {_OWNER} is {url!r:.80}, which is not an http or https URL with {{trace_id}} in it. Give one such as"
                 " https://traces.example/trace/{trace_id}.",
                 field="trace_url",
             )

@@ -128,7 +128,7 @@ class ServerRunner:
         scope.cancel()
 
     def stop(self) -> None:
-        """Begin to drain. A second call stops at once."""
+        """Begin to drain. A second call stops immediately."""
         if self._stopping.is_set():
             self._aborting.set()
             self._app.stop()

@@ -65,7 +65,7 @@ class WebhookSpec(SourceSpec, frozen=True, kw_only=True):
         for name in self.keep_headers:
             if not _HEADER_NAME.fullmatch(name):
                 raise ConfigurationError(
-                    f"keep_headers of {self.owner} has {name[:80]!r}, which is no header's name in lower case."
+                    f"keep_headers of {self.owner} has {name[:80]!r}, which is not the name of a header in lower case."
                 )
 
     def _check_secrets(self) -> None:
@@ -73,7 +73,7 @@ class WebhookSpec(SourceSpec, frozen=True, kw_only=True):
             raise ConfigurationError(f"The source {self.name!r} needs the secret that its deliveries are signed with.")
         if self.signature is None and self.secrets:
             raise ConfigurationError(
-                f"The source {self.name!r} has a secret, but no signature to check with it: say whose, 'standard', 'github' or 'stripe'."
+                f"The source {self.name!r} has a secret, but no signature to check with it: set signature to 'standard', 'github' or 'stripe'."
             )
         if len(self.secrets) > MOST_SECRETS:
             raise ConfigurationError(
@@ -86,7 +86,7 @@ class WebhookSpec(SourceSpec, frozen=True, kw_only=True):
                 )
             if not 1 <= len(secret) <= LONGEST_SECRET or not secret.isprintable():
                 raise ConfigurationError(
-                    f"A secret of {self.owner} can't be: it has 1 to {LONGEST_SECRET:,} characters, all of them printable."
+                    f"A secret of {self.owner} is invalid: it has 1 to {LONGEST_SECRET:,} characters, all of them printable."
                 )
             if self.signature == "standard":
                 signatures.standard_key(secret)

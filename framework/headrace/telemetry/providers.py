@@ -1,7 +1,7 @@
 """OpenTelemetry providers: those of the program or the user, or Headrace's own with an exporter.
 
-Headrace's own providers serve one app and never become the program's global ones. The SDK's exporters work
-in threads of their own. They hold a bounded number of spans and drop the rest, so an unreachable collector
+Headrace's own providers serve one app and never become the program's global ones. The SDK's exporters work in separate
+threads. They hold a bounded number of spans and drop the rest, so an unreachable collector
 blocks nothing. The SDK's environment variables (`OTEL_…`) set the rest: the collector's address, the export
 interval, the sampling of traces and the name of the service.
 """
@@ -208,7 +208,7 @@ def _prometheus_port() -> int:
 
 
 def _check_protocol(signal: str) -> None:
-    """Check the OTLP protocol. The extra installs OTLP by HTTP only, because gRPC needs a large wheel of its own."""
+    """Check the OTLP protocol. The extra installs OTLP by HTTP only, because gRPC needs a large separate wheel."""
     for variable in (f"OTEL_EXPORTER_OTLP_{signal}_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"):
         protocol = os.environ.get(variable, "http/protobuf")
         if protocol != "http/protobuf":

@@ -3,7 +3,7 @@
 Where one trace in a hundred is sampled, nearly all work of the SDK is for spans that nobody sees: attributes, ids, a
 result of the sampler and a context for each. A sampler by ratio decides by a new trace's random id alone. So it is drawn
 here how many new traces are dropped up to the next sampled one, and a leased batch of messages is decided as a whole.
-The handlers of all others are called as if telemetry was off. A span is current in their actor all the same, which has
+The handlers of all others are called as if telemetry was off. A span is still current in their actor, which has
 the ids of the message in work. They are made for code that asks for them. Other samplers are asked as usual, because
 their decisions may depend on anything.
 """

@@ -123,7 +123,7 @@ def _signals(wake: threading.Event) -> Iterator[list[int]]:
 
 def _stop(program: _Program[T], numbers: list[int]) -> None:
     # A warning, since warnings are printed even if logging is not set up.
-    log.warning("stopping queries and jobs", signal=signal.Signals(numbers[0]).name, hint="again to stop at once")
+    log.warning("stopping queries and jobs", signal=signal.Signals(numbers[0]).name, hint="again to stop immediately")
     for _ in range(int(STOP_TIMEOUT / _STOP_INTERVAL)):
         with suppress(Exception):  # the session may be starting or stopping
             _stop_queries_and_jobs()

@@ -139,6 +139,6 @@ def _split_result(result: Any, whole: type) -> tuple[list[Any], list[dict[str, A
 def _each(result: Any) -> Iterator[Any]:
     if isinstance(result, dict) or not isinstance(result, Iterable):
         raise TypeError(
-            f"The function of each_key returned a {type(result).__name__}, which is no sequence of rows. Return a list of dicts, or yield them."
+            f"The function of each_key returned a {type(result).__name__}, which is not a sequence of rows. Return a list of dicts, or yield them."
         )
     return iter(result)

@@ -73,7 +73,7 @@ def find_table(fetch: Fetch, name: str) -> Table:
         found = fetch("select pg_catalog.to_regclass($1::text)::oid::bigint", name)
     except Error as error:
         raise InvalidInput(
-            f"{name!r} is no valid table name. Write schema.table, such as public.orders or 'public.\"Odd Name\"'."
+            f"{name!r} is not a valid table name. Write schema.table, such as public.orders or 'public.\"Odd Name\"'."
         ) from error
     oid = found[0][0]
     rows = fetch(_TABLE, oid) if oid is not None else []

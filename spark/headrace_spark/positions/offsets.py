@@ -49,7 +49,7 @@ def parse(offset: Mapping[str, Any]) -> dict[str, Position]:
             found = [_position(offset, "")]
     except (KeyError, TypeError, ValueError, AttributeError):
         raise InvalidInput(
-            f"The checkpoint holds {str(dict(offset))!r:.200}, which is no offset of Headrace. Start again with a new checkpoint."
+            f"The checkpoint holds {str(dict(offset))!r:.200}, which is not an offset of Headrace. Start again with a new checkpoint."
         ) from None
     return {one.uid: one for one in found}
 

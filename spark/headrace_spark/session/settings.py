@@ -142,7 +142,7 @@ def _pairs(text: str) -> dict[str, str]:
         key, equals, value = pair.partition("=")
         if not equals:
             raise SparkMisconfigured(
-                f"HEADRACE_SPARK_CONF contains {pair!r}, which is no pair. Write pairs such as spark.driver.memory=4g, separated by commas."
+                f"HEADRACE_SPARK_CONF contains {pair!r}, which is not a pair. Write pairs such as spark.driver.memory=4g, separated by commas."
             )
         pairs[key.strip()] = value.strip()
     return pairs

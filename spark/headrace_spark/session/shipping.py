@@ -182,7 +182,7 @@ def _of_entry(entry: str, directory: Path) -> Iterator[tuple[str, Files]]:
         found = [(_module_name(one), {"": one}) for one in path.glob("*.py") if _wanted(one)]
         found += [(one.name, files) for one in path.iterdir() if _is_package(one) and (files := _below(one))]
         if not found:
-            raise SparkMisconfigured(f"There is no module of Python in {str(path)!r}, which ship names.")
+            raise SparkMisconfigured(f"There is no Python module in {str(path)!r}, which ship names.")
         yield from sorted(found)
     else:
         raise SparkMisconfigured(f"The path {entry!r}, which ship names, does not exist in {directory}.")
@@ -217,7 +217,7 @@ def _of_name(
 def _single_file(name: str, origin: str | None) -> Path:
     path = Path(origin or "")
     if not path.is_file():
-        raise SparkMisconfigured(f"The module {name!r}, which ship names, is no file, so it can't be sent.")
+        raise SparkMisconfigured(f"The module {name!r}, which ship names, is not a file, so it can't be sent.")
     return path
 
 
@@ -266,7 +266,7 @@ def _is_package(path: Path) -> bool:
 def _module_name(path: Path) -> str:
     if path.suffix != ".py" or not path.stem.isidentifier():
         raise SparkMisconfigured(
-            f"{str(path)!r}, which ship names, is no module of Python. Name .py files and directories."
+            f"{str(path)!r}, which ship names, is not a Python module. Name .py files and directories."
         )
     return path.stem
 

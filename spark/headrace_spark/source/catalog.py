@@ -36,7 +36,7 @@ def tables(
         The names of the tables, of new ones and those that there were, with the namespace.
 
     Raises:
-        ConfigurationError: the URL has a password, the pattern is no regular expression, or two streams would have the
+        ConfigurationError: the URL has a password, the pattern is not a regular expression, or two streams would have the
             same table.
         InvalidInput: there are more than 1,000 streams. Write a pattern that matches fewer.
         StoreUnavailable, SchemaError: the streams can't be listed.

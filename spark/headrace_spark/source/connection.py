@@ -263,7 +263,7 @@ def _headrace_error(error: Any, url: str) -> HeadraceError | None:
     if state == "42501":
         return ConfigurationError(f"The database user lacks a privilege: {text}. Grant it, or use another user.")
     if state == "2201B":
-        return ConfigurationError(f"streamPattern is no regular expression: {text}. Write one such as 'orders_.*'.")
+        return ConfigurationError(f"streamPattern is not a regular expression: {text}. Write one such as 'orders_.*'.")
     if state == "53100":
         return StoreFull(f"The disk of the database at {url} is full ({text}). Nothing was written. Free some space.")
     if state == "23514":

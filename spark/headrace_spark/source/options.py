@@ -240,14 +240,14 @@ def _edge(name: str, text: str) -> Edge:
         return cast(Edge, text)
     if re.fullmatch(r"\d+", text):
         if not 1 <= int(text) <= _LARGEST_SEQ:
-            raise ConfigurationError(f"{name}={text!r} is no seq. A seq is from 1 to {_LARGEST_SEQ}.")
+            raise ConfigurationError(f"{name}={text!r} is not a seq. A seq is from 1 to {_LARGEST_SEQ}.")
         return int(text)
     try:
         found = datetime.fromisoformat(text)
         return (found if found.tzinfo else found.replace(tzinfo=UTC)).astimezone(UTC)
     except (ValueError, OverflowError):
         raise ConfigurationError(
-            f"{name}={text!r} is no position in a stream. Write earliest, latest, a seq, or a time such as 2030-01-31T12:00:00Z."
+            f"{name}={text!r} is not a position in a stream. Write earliest, latest, a seq, or a time such as 2030-01-31T12:00:00Z."
         ) from None
 
 

@@ -82,7 +82,7 @@ class Queries:
         Raises:
             UnknownStream: a stream that is named does not exist.
             InvalidInput: the pattern matches more than `MAX_STREAMS`.
-            ConfigurationError: the pattern is no regular expression.
+            ConfigurationError: the pattern is not a regular expression.
         """
         arguments = (array(options.streams), options.pattern, MAX_STREAMS + 1)
         rows = self.fetch(

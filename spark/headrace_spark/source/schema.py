@@ -79,7 +79,7 @@ def _from_json(text: str) -> DataType:
         return StructType.fromJson(json.loads(text))
     except Exception as error:
         raise ConfigurationError(
-            f"dataSchema={text!r:.200} is no schema as JSON ({error}). Write what schema.json() returns, or DDL."
+            f"dataSchema={text!r:.200} is not a schema as JSON ({error}). Write the result of schema.json(), or DDL."
         ) from None
 
 

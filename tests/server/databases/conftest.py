@@ -47,7 +47,7 @@ async def serving_here(dsn: str, options: Options = OPTIONS) -> AsyncIterator[Ap
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def two(home_dsn: str, eu_dsn: str) -> AsyncIterator[Api]:
     """A server with a stream `orders` in its own database, and a database `eu` with a stream `visits`.
-    The tests of a file share it, with streams of their own."""
+    The tests of a file share it, each with its own streams."""
     async with serving_here(home_dsn) as api:
         await api.stream("orders")
         await api.post("/databases", {"name": "eu", "url_from": "env:HR_TEST_EU"}, 201)

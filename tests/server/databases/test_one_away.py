@@ -1,4 +1,4 @@
-"""A database that is away takes its own streams with it, and nothing else."""
+"""An unavailable database makes its own streams unavailable, and nothing else."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ async def _listed(home_dsn: str) -> None:
 
 
 async def _is_away(api: Api) -> None:
-    """`eu` is away, and everything else goes on."""
+    """`eu` is unavailable, and everything else continues."""
     for method, path, body in (
         ("POST", "/streams/visits/messages", {"messages": [{"key": "a", "data": 1}]}),
         ("POST", "/streams/visits/consumers/ship/receive", {}),

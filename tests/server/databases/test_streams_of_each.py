@@ -177,7 +177,7 @@ async def test_streams_that_workers_create_directly_are_found(two: Api, home_dsn
 async def test_a_name_that_two_databases_have_is_listed_once(
     two: Api, eu_dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The one that requests reach. The other one comes again when its name is free."""
+    """The one that requests reach. The other one reappears when its name is free."""
     await two.stream("twin")
     await two.consumer("theirs", "twin")
     await two.post("/sources", {"name": "twinned", "kind": "webhook", "stream": "twin"}, 201)

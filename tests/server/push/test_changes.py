@@ -219,7 +219,7 @@ async def test_a_request_interrupted_by_a_shutdown_does_not_count_as_an_attempt(
         await push_app.app.publish_many("orders", [("k", 1), ("k", 2)])
         await gate.until(1)
         push_app.app.stop()
-        push_app.app.stop()  # twice stops it at once
+        push_app.app.stop()  # twice stops it immediately
     gate.open()
     async with running_push(dsn) as push_app:
         await push_app.done()
@@ -297,7 +297,7 @@ async def test_a_stored_url_that_is_invalid_today_is_refused_and_can_be_changed(
         assert "of the push URL is invalid" in answer["summary"], "what is written is valid as a whole"
         await api.call("PATCH", ship, {"push": {"url": endpoint.url}})
         await api.publish(("k", 1))
-        await endpoint.until(2)  # one of each consumer, at once and not after the delay of a restart
+        await endpoint.until(2)  # one of each consumer, immediately and not after the delay of a restart
         assert "decisions" in app.statistics()["consumers"]["orders:ship"]
 
 

@@ -1,4 +1,4 @@
-"""What a connection makes of the bytes that an endpoint sends."""
+"""How a connection reads the bytes that an endpoint sends."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ async def test_a_body_that_dribbles_after_2xx_ends_at_one_time_limit(monkeypatch
     await asyncio.sleep(0)
     connection.data_received(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\na")
     while not asking.done():
-        connection.data_received(b"")  # which must not begin the limit anew
+        connection.data_received(b"")  # which must not restart the limit
         await asyncio.sleep(0)
     assert asking.result() == Response(200, "OK", {}, b"")
     assert wire.aborted

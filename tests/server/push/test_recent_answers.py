@@ -1,4 +1,4 @@
-"""What a push consumer's endpoint answered lately, and the state of its circuit breaker."""
+"""The recent answers of a push consumer's endpoint, and the state of its circuit breaker."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ async def test_the_status_has_the_breaker_and_the_counts_that_servers_report(
     found = await admin.push_status("orders", "ship")
     assert [(one.status, one.ms, one.messages) for one in found.recent] == [(200, 1.5, 1)]
     await store.declare_consumer(database, ConsumerSpec(stream="orders", name="pull"))
-    with pytest.raises(InvalidInput, match="no push consumer"):
+    with pytest.raises(InvalidInput, match="not a push consumer"):
         await admin.push_status("orders", "pull")
 
 

@@ -118,7 +118,7 @@ def parts(dsn: str) -> dict[str, str]:
 
 @asynccontextmanager
 async def server_that(behaves: Behaviour) -> AsyncIterator[int]:
-    """Run a fake server on a port of its own, for behaviour that is rare in a real server."""
+    """Run a fake server on a separate port, for behaviour that is rare in a real server."""
     listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
     async with listener, anyio.create_task_group() as group:
 

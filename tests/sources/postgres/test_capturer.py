@@ -87,7 +87,7 @@ async def test_a_row_that_is_tried_again_does_not_take_the_place_of_a_newer_vers
 async def test_messages_that_the_stream_refuses_are_sorted_out_and_all_others_are_published(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Shaping prevents this. If it overlooks a case, capture must go on nevertheless.
+    # Shaping prevents this. If it overlooks a case, capture must continue nevertheless.
     append = message_builder.MessageBuilder.append
 
     def overlooking(self: Any, key: str, data: bytes, into: Any, *args: Any) -> int:

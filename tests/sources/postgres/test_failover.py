@@ -35,7 +35,7 @@ class Pair:
         self.writer: Any = None
 
     async def insert(self, first: int, last: int) -> str:
-        """Insert rows of these numbers, each in a transaction of its own. Returns the position after them."""
+        """Insert rows of these numbers, each in a separate transaction. Returns the position after them."""
         for n in range(first, last + 1):
             await self.writer.execute("insert into orders values ($1)", n)
         position: str = await self.writer.fetchval("select pg_current_wal_flush_lsn()::text")

@@ -1,4 +1,4 @@
-"""What a table consists of, and the differences by which its rows may have changed without a message."""
+"""The parts of a table, and the differences by which its rows may have changed without a message."""
 
 from __future__ import annotations
 

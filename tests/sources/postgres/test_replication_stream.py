@@ -1,4 +1,4 @@
-"""What a slot sends, which positions the replication stream confirms to the server, and why a replication stream ends."""
+"""The messages of a slot, which positions the replication stream confirms to the server, and why a replication stream ends."""
 
 from __future__ import annotations
 

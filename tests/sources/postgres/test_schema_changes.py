@@ -1,4 +1,4 @@
-"""Tables change their columns, names and keys during capture. Capture goes on, and other tables are not affected."""
+"""Tables change their columns, names and keys during capture. Capture continues, and other tables are not affected."""
 
 from __future__ import annotations
 

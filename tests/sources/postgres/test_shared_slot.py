@@ -1,4 +1,4 @@
-"""Sources that share a replication slot keep every promise of sources with slots of their own."""
+"""Sources that share a replication slot keep every promise of sources with separate slots."""
 
 from __future__ import annotations
 

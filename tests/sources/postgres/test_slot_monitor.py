@@ -32,7 +32,7 @@ LONG = 3600.0
 
 
 class Observed:
-    """What a monitor sees of its capturer."""
+    """The view that a monitor has of its capturer."""
 
     problem = ("A table is gone.", "create it")
     lowest = None

@@ -84,7 +84,7 @@ def session(server_dsn: str) -> Iterator[Session]:
 def converted(
     session: Session, type_name: str, given: Sequence[str], expression: str = "x", **settings: str
 ) -> list[bytes]:
-    """Return the JSON of many values at once: of `expression` over each text `x`."""
+    """Return the JSON of many values together: of `expression` over each text `x`."""
     convert = session.converter(type_name, **settings)
     sql = f"select ({expression})::{type_name} from json_array_elements_text($1::json) with ordinality as t(x, place) order by place"
     rows = session.rows(sql, json.dumps(given))

@@ -84,7 +84,7 @@ async def look_again(capture: Capture) -> None:
 
 @asynccontextmanager
 async def unseen(capture: Capture, table: str = "items") -> AsyncIterator[None]:
-    """Whatever changes the table here is not captured, as with an attached partition."""
+    """Changes of the table here are not captured, as with an attached partition."""
     publication = capture._slot
     await capture.pump()
     await capture.sql.execute(f"alter publication {publication} drop table {table}")

@@ -233,7 +233,7 @@ async def test_check_says_it_before_with_the_statement_that_corrects_it(shop: Sh
         await shop.sql.execute(error.hint)
         left = await check(shop.dsn, spec, "headrace_shop")
         assert [finding for finding in left if finding.level == "error"] == []
-        # Whatever else it recommends refuses no write either.
+        # Its other recommendations refuse no write either.
         for finding in left:
             if finding.hint:
                 await shop.sql.execute(finding.hint)

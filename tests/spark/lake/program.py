@@ -1,4 +1,4 @@
-"""Programs of the tests of lakes, each a process of its own with a session that has S3A. They print what they found as JSON."""
+"""Programs of the tests of lakes, each a separate process with a session that has S3A. They print what they found as JSON."""
 
 from __future__ import annotations
 

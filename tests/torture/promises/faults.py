@@ -82,7 +82,7 @@ async def server_crashed(site: Site, chance: random.Random) -> None:
 
 
 async def http_server_killed(site: Site, chance: random.Random) -> None:
-    """Kill an HTTP server with SIGKILL while the others are up. It is restarted at once."""
+    """Kill an HTTP server with SIGKILL while the others are up. It is restarted immediately."""
     await site.servers_up()
     server = chance.choice(site.servers)
     await asyncio.to_thread(server.kill)

@@ -12,15 +12,15 @@ the moment that would make it do damage.
 - The order of a key is the order of its seqs. Each key has a single publisher, which publishes the next
 message when the last one was confirmed, so no message of a key commits late.
 - A failover to a standby that lags takes history back, and seqs are used again. The database's own
-records are taken back with it, so they stay consistent. What a process saw may be missing from them
-only if its answer can be from the old primary: the request was sent before the old primary was gone,
+records are taken back with it, so they stay consistent. Messages that a process saw may be missing from them only if
+its answer can be from the old primary: the request was sent before the old primary was gone,
 and answered after the last commit that the standby had. Both are times of one machine, and a commit
 precedes its answer. So nothing else is excused, and nothing that was taken back is counted as a breach.
 - A handler that is not transactional may have had its effect in the part of history that was taken
 back, and its ack may reach the new primary. Its effect is lost, as everything that it committed there,
 but the handler has run. So such an effect counts as done in the queries for what a handler has seen.
 The effect of a transactional handler does not, because its ack must have been lost with the effect.
-- What a frozen process does when it wakes is judged by the lease, which its handler locks. Without the
+- The calls of a frozen process when it wakes are judged by the lease, which its handler locks. Without the
 lease the effect does not count, except in a transaction, which must not commit then.
 - Two healthy processes are never at work on one key, whatever became of their leases. All processes go by the clock of
 one machine. A run of a process that was frozen or cut off for as long as its lease takes longer than any other.

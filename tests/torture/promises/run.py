@@ -38,7 +38,7 @@ class Report:
         faults: The faults that happened, with the recovery time of each consumer in seconds after the
             fault's end.
         workers: The same for each worker that lived through the fault.
-        breaches: What the judges found, by promise.
+        breaches: The findings of the judges, by promise.
         counts: Numbers of what was done, by kind.
     """
 

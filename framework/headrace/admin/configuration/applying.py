@@ -112,7 +112,7 @@ async def apply(
 
 def _changed() -> PlanChanged:
     return PlanChanged(
-        "The database changed since the plan was made, so the plan would be another one now. Nothing was done. Try again."
+        "The database changed since the plan was made, so the plan is outdated. Nothing was done. Try again."
     )
 
 

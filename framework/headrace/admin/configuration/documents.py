@@ -226,7 +226,7 @@ class _Reader:
             if isinstance(one.value, dict):
                 yield one
             else:
-                self._problems.add(one.mark, "`<<` merges mappings, and this is none.")
+                self._problems.add(one.mark, "`<<` merges mappings, and this is not one.")
 
     def _scalar(self, node: Any, mark: Mark) -> Any:
         text = node.value
@@ -244,7 +244,7 @@ class _Reader:
         try:  # JSON writes a character beyond the first plane as two escapes
             text = text.encode("utf-16", "surrogatepass").decode("utf-16")
         except UnicodeDecodeError:
-            self._problems.add(mark, "The text has half of a surrogate pair, which is no character.")
+            self._problems.add(mark, "The text has half of a surrogate pair, which is not a character.")
             return ""
         if "\0" in text:
             self._problems.add(mark, "The text has a NUL character, which Postgres can't store. Leave it out.")
@@ -259,7 +259,7 @@ class _Reader:
                 return "${"
             if not found[0].endswith("}") or not _NAME.fullmatch(name):
                 self._problems.add(
-                    mark, f"{found[0]!r} is no reference to a variable. Write ${{NAME}}, or $${{ for ${{ itself."
+                    mark, f"{found[0]!r} is not a reference to a variable. Write ${{NAME}}, or $${{ for ${{ itself."
                 )
             elif name not in self._environment:
                 self._problems.add(

@@ -16,15 +16,15 @@ class Effect(NamedTuple):
 
 
 _BY_KIND = {
-    "stream": Effect("It counts for the next message and the next cleaning."),
+    "stream": Effect("It applies to the next message and the next cleanup."),
     "consumer": Effect("Workers use it from their next lease on."),
     "source": Effect("Servers and the capturing process use it within two seconds."),
     "token": Effect("Servers use it within two seconds."),
-    "grant": Effect("It counts for the next call of the role."),
+    "grant": Effect("It applies to the next call of the role."),
 }
 
 _FILTER = Effect(
-    "It counts for messages that the consumer has not reached. Earlier ones that match now are not delivered: use"
+    "It applies to messages that the consumer has not reached. Earlier ones that match now are not delivered: use"
     " `headrace consumer replay`."
 )
 _PUSH = Effect("Servers use it within two seconds.")
@@ -68,7 +68,7 @@ def _retention(_: str, after: str) -> Effect:
 def _on_exhausted(_: str, after: str) -> Effect:
     if after == "drop":
         return Effect("Messages whose attempts are exhausted will be discarded. Existing dead letters stay.", True)
-    return Effect("It counts for messages that are exhausted from now on.")
+    return Effect("It applies to messages that are exhausted from now on.")
 
 
 def _max_deliver(before: int, after: int) -> Effect:
@@ -103,7 +103,7 @@ _BY_FIELD: Mapping[tuple[str, str], Callable[[Any, Any], Effect]] = {
         if after
         else "The indexes of keys are dropped. Messages of a key are found by a search."
     ),
-    ("stream", "dedupe_window"): lambda *_: Effect("It counts for ids that were published before, too."),
+    ("stream", "dedupe_window"): lambda *_: Effect("It applies to ids that were published before, too."),
     ("consumer", "filter"): lambda *_: _FILTER,
     ("consumer", "where"): lambda *_: _FILTER,
     ("consumer", "ordered"): lambda _, after: Effect(
@@ -111,7 +111,7 @@ _BY_FIELD: Mapping[tuple[str, str], Callable[[Any, Any], Effect]] = {
         if after
         else "Messages of a key may be handled at the same time."
     ),
-    ("consumer", "ack_wait"): lambda *_: Effect("It counts for leases from now on. Present ones keep their time."),
+    ("consumer", "ack_wait"): lambda *_: Effect("It applies to leases from now on. Existing ones keep their time."),
     ("consumer", "max_deliver"): _max_deliver,
     ("consumer", "on_exhausted"): _on_exhausted,
     ("consumer", "push"): _push,

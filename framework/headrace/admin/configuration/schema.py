@@ -35,7 +35,7 @@ def json_schema() -> dict[str, Any]:
             "streams": _named(stream, "Streams, by name."),
             "sources": _named({"oneOf": sources}, "Sources, by name."),
             "tokens": _named(_token(), "Access tokens, by name."),
-            "grants": _named(_grants(), "What database roles may do, by role."),
+            "grants": _named(_grants(), "Grants to database roles, by role."),
         }
     )
     title = "A configuration of Headrace"
@@ -55,7 +55,7 @@ def _database() -> dict[str, Any]:
         "anyOf": [{"pattern": REFERENCE}, _REFERENCE],
     }
     return _mapping(
-        {"url_from": place, "grants": _named(_grants(), "What database roles may do there, by role.")}, ["url_from"]
+        {"url_from": place, "grants": _named(_grants(), "Grants to its database roles, by role.")}, ["url_from"]
     )
 
 

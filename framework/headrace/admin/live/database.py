@@ -24,7 +24,7 @@ SOURCES_EVERY = 2.0
 
 
 class LiveDatabase:
-    """What is remembered of one database between snapshots.
+    """The state of one database between snapshots.
 
     Args:
         clock: monotonic time in seconds.

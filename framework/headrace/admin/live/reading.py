@@ -45,7 +45,7 @@ HISTORY = 600
 
 
 class StreamFigures:
-    """What is remembered of one stream."""
+    """The remembered state of one stream."""
 
     def __init__(self) -> None:
         self.times = SeqTimes(HISTORY)
@@ -67,7 +67,7 @@ class StreamFigures:
 
 
 class ConsumerFigures:
-    """What is remembered of one consumer."""
+    """The remembered state of one consumer."""
 
     def __init__(self) -> None:
         self.position = 0

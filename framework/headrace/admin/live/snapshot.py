@@ -20,7 +20,7 @@ from headrace.store import CatalogConsumer
 
 
 class Part(Struct):
-    """What was read of one database. `database` is the name of a further one."""
+    """The state read from one database. `database` is the name of a further one."""
 
     at: datetime
     reading: Reading

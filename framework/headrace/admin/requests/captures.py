@@ -21,30 +21,33 @@ class Resume(Struct, kw_only=True, forbid_unknown_fields=True):
 
     anew: Annotated[
         bool,
-        Meta(description="Not from where it was: with a new slot, and all tables read again. For a slot that is lost."),
+        Meta(description="Create a new slot and read all tables again, instead of continuing. For a lost slot."),
     ] = False
 
 
 class NewBackfill(Struct, kw_only=True, forbid_unknown_fields=True):
-    """What to backfill."""
+    """The rows to backfill."""
 
     tables: Annotated[
         Annotated[list[_Table], Meta(max_length=MOST_TABLES)] | None,
-        Meta(description="Which of the source's; null for all that aren't being read already."),
+        Meta(description="Tables of the source. null for all that aren't being read already."),
     ] = None
     where: Annotated[
         WhereJson | None,
-        Meta(description="Which rows, by their columns; null for all.", examples=["data.record.total > 100"]),
+        Meta(
+            description="A condition on the columns of the rows. null for all rows.",
+            examples=["data.record.total > 100"],
+        ),
     ] = None
     rate: Annotated[int, Meta(ge=1, lt=2**31, description="Rows a second, at most.")] | None = None
 
 
 class NewVerification(Struct, kw_only=True, forbid_unknown_fields=True):
-    """What to compare with the stream."""
+    """The rows to compare with the stream."""
 
     tables: Annotated[
         Annotated[list[_Table], Meta(max_length=MOST_TABLES)] | None,
-        Meta(description="Which of the source's tables. Null for all."),
+        Meta(description="Tables of the source. null for all."),
     ] = None
     repair: Annotated[bool, Meta(description="Whether to correct the stream.")] = False
     rate: Annotated[int, Meta(ge=1, lt=2**31, description="Maximum rows per second.")] | None = None
@@ -53,7 +56,7 @@ class NewVerification(Struct, kw_only=True, forbid_unknown_fields=True):
 class WhichBackfills(Struct, kw_only=True, forbid_unknown_fields=True):
     """A selection of a source's backfills."""
 
-    id: Annotated[str | None, Meta(description="One of them; null for all that have not ended.")] = None
+    id: Annotated[str | None, Meta(description="The id of one of them. null for all that have not ended.")] = None
 
 
 class WhichFailures(Struct, kw_only=True, forbid_unknown_fields=True):

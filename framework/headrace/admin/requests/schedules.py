@@ -23,7 +23,7 @@ OPERATIONS: dict[str, Operation] = {
         ScheduleInfo,
         command=Command(
             "schedule resume",
-            help="Its first due time is counted from now. The due times of the pause are not made up for.",
+            help="Its first due time is counted from now. The due times of the pause are skipped.",
             done="Resumed the schedule {name!r}.",
         ),
     ),

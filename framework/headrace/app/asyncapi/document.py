@@ -132,9 +132,9 @@ def _message(payload: _Payload, schema: Schema, stored_as: StreamFormat | None) 
     if stored_as is not None and stored_as.upcasters.version > 1:
         headers[VERSION_HEADER] = {"type": "integer", "const": stored_as.upcasters.version}
     if stored_as is not None and stored_as.codec is not None:
-        headers[CODEC_HEADER] = {"type": "object", "description": "What the codec needs to decode the payload."}
+        headers[CODEC_HEADER] = {"type": "object", "description": "The codec's data for decoding the payload."}
         message["x-headrace-codec"] = type(stored_as.codec).__name__
-        message["description"] = "It is stored as a JSON string, the base64 of what the codec made of the payload."
+        message["description"] = "It is stored as a JSON string, the base64 of the payload as encoded by the codec."
     if headers:
         message["headers"] = {"type": "object", "properties": headers}
     return message

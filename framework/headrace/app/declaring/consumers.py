@@ -103,7 +103,7 @@ class Consumers(Declaring):
                 timeout can stop a process. It can't stop a thread, which is waited for.
             rate_limit: the maximum rate of deliveries, over all processes. A number of messages per
                 second, or text such as "100/s" or "1000/h".
-            rate_burst: the maximum number of messages that are delivered at once after a pause. It
+            rate_burst: the maximum number of messages that are delivered together after a pause. It
                 needs `rate_limit`. By default one second of the rate.
             key_concurrency: with `ordered=False`, how many messages of a key one process handles at
                 a time.

@@ -27,7 +27,7 @@ def check_payload(handler: Handler, stream: Stream[Any], runner: str | None) -> 
     takes_payload = any(parameter.role == "payload" for parameter in handler.parameters)
     if runner == "process" and takes_payload and handler.takes != stream.type:
         raise ConfigurationError(
-            f"The handler {handler.name!r} runs in a process of its own, which decodes what its annotation says: annotate its payload"
+            f"The handler {handler.name!r} runs in a separate process, which decodes by its annotation: annotate its payload"
             f" as {name_of_type(stream.type)}."
         )
 

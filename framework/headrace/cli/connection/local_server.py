@@ -19,7 +19,7 @@ _MAX_ANSWER = 16_384
 
 
 class _Answer(msgspec.Struct, omit_defaults=True):
-    """What a server answers to `/v1/me`: the caller, or an error."""
+    """A server's answer to `/v1/me`: the caller, or an error."""
 
     data: dict[str, object] = {}
     code: str = ""

@@ -15,7 +15,7 @@ from headrace.sources.postgres.settings import PostgresSettings
 def named_after(tables: Sequence[str] | None) -> str:
     """Derive a source's name from the name of its only table. Raises `UsageError` if there are none or several."""
     if not tables:
-        raise UsageError("Say which table to capture: --table public.orders.")
+        raise UsageError("Give the table to capture: --table public.orders.")
     if len(tables) > 1:
         raise UsageError("Several tables need a name for their source: write it before --table.")
     name = re.sub(r"[^a-z0-9]+", "_", tables[0].rpartition(".")[2].lower()).strip("_")[:48]

@@ -49,7 +49,7 @@ _CLASSES = {
 }
 _INSTEAD = {
     "b": r"\y for the edge of a word",
-    "B": r"\Y for a place that is no edge of a word, \\ for a backslash",
+    "B": r"\Y for a place that is not the edge of a word, \\ for a backslash",
     "<": r"\m for the start of a word",
     ">": r"\M for the end of a word",
 }
@@ -177,7 +177,7 @@ def _element(pattern: str, at: int, *, edge: bool) -> tuple[str, str, int]:
         name, found, _ = pattern[at + 2 :].partition(":]")
         if pattern[at + 1] != ":" or not found or name not in _CLASSES:
             raise UnsupportedPattern(
-                f"{pattern[at : at + 12]!r} is no class. There are {', '.join(f'[:{one}:]' for one in _CLASSES)}"
+                f"{pattern[at : at + 12]!r} is not a class. Use one of {', '.join(f'[:{one}:]' for one in _CLASSES)}"
             )
         return _CLASSES[name], "", at + len(name) + 4
     if character == "\\":

@@ -58,7 +58,7 @@ def _decoded(text: str) -> Any:
     try:
         return json.loads(text, parse_float=Decimal, parse_int=Decimal)
     except (ValueError, RecursionError) as error:
-        raise InvalidFilter(f"The condition starts with {{ and is no JSON: {str(error) or 'too deep'}.") from None
+        raise InvalidFilter(f"The condition starts with {{ and is not JSON: {str(error) or 'too deep'}.") from None
 
 
 def _node(value: Any, place: str, depth: int) -> Condition:
@@ -97,7 +97,7 @@ def _leaf(leaf: Mapping[str, Any], place: str) -> Condition:
     try:
         return kind(**leaf)
     except Refused as error:
-        raise InvalidFilter(f"The condition{_at(place)} can't be: {error.reason}.") from None
+        raise InvalidFilter(f"The condition{_at(place)} is invalid: {error.reason}.") from None
 
 
 def _at(place: str) -> str:

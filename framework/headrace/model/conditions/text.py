@@ -298,5 +298,5 @@ def _instead(field: str, op: _Token) -> str:
     if op.word == "between":
         return f"write `{field} >= … and {field} <= …` instead of between"
     if op.word in ("", "and", "or", ")"):
-        return f"a field alone is no test, {_AFTER_FIELD}, or = true"
+        return f"a field alone is not a test, {_AFTER_FIELD}, or = true"
     return f"the operator is unknown, {_AFTER_FIELD}"

@@ -40,7 +40,7 @@ class Refused(InvalidFilter):
 
     def __init__(self, reason: str) -> None:
         self.reason = printable(reason)
-        super().__init__(f"The condition can't be: {self.reason}.")
+        super().__init__(f"The condition is invalid: {self.reason}.")
 
 
 class Condition(msgspec.Struct, frozen=True):
@@ -117,7 +117,7 @@ class Match(Condition, frozen=True):
     def __post_init__(self) -> None:
         _settle_field(self)
         if _kind(self.field) not in ("any", "string"):
-            raise Refused(f"`{self.op}` is for strings and {self.field} is none, write =, !=, <, <=, > or >=")
+            raise Refused(f"`{self.op}` is for strings and {self.field} is not one, write =, !=, <, <=, > or >=")
         if not isinstance(self.value, str):
             raise Refused(f"`{self.op}` needs its pattern as a string, not {shown(self.value)}")
         check_text(self.value, "pattern", MAX_PATTERN)
@@ -256,7 +256,7 @@ def _scalar(field: str, op: str, value: object) -> Scalar:
     if kind == "string" and not isinstance(found, str):
         raise Refused(f"key is a string, write {str(value)!r} in quotes")
     if kind == "number" and (isinstance(found, (str, bool))):
-        raise Refused(f"seq is a number and {shown(value)} is none, write one without quotes")
+        raise Refused(f"seq is a number and {shown(value)} is not one, write one without quotes")
     return found
 
 
@@ -276,7 +276,7 @@ def _number(value: int | float | Decimal) -> Decimal:
 
 def _joinable(other: object) -> Condition:
     if not isinstance(other, Condition):
-        raise Refused(f"{shown(other)} is no condition, {_JOIN}")
+        raise Refused(f"{shown(other)} is not a condition, {_JOIN}")
     return other
 
 

@@ -187,7 +187,7 @@ class PublishKeywords(_SharedKeywords, total=False):
 
 
 class PublishManyKeywords(_SharedKeywords, total=False):
-    """The same for many messages. What each of them has of its own is a list. See `App.publish_many`."""
+    """The same for many messages. Options that differ between them are lists. See `App.publish_many`."""
 
     message_ids: Sequence[str | None] | None
     unique_keys: Sequence[str | None] | None

@@ -55,7 +55,7 @@ class AuditEntry(msgspec.Struct, frozen=True, kw_only=True):
     actor: Annotated[
         str | None,
         Meta(
-            description="The name of the token, of the user of the system who ran the command, or as a proxy gave it. null if it isn't known."
+            description="The name of the token, of the system's user of the command, or of the proxy's user. null if it isn't known."
         ),
     ]
     via: Annotated[
@@ -65,8 +65,8 @@ class AuditEntry(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ]
     role: Annotated[str, Meta(description="The role of the database session, which no client chooses.")]
-    action: Annotated[str, Meta(description="What was done.", examples=["consumer.seek"])]
-    stream: Annotated[str | None, Meta(description="The stream that it is about. null if it is about none.")]
+    action: Annotated[str, Meta(description="The kind of change.", examples=["consumer.seek"])]
+    stream: Annotated[str | None, Meta(description="The stream of the change, if it has one.")]
     object: AuditObject
     details: Annotated[dict[str, Any], Meta(description="Arguments and results. Secrets are masked.")]
 

@@ -37,9 +37,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class HistoryLog:
-    """The log of one process. A forked process begins a file of its own.
+    """The log of one process. A forked process begins a separate file.
 
-    What a process is about to send is in the file before it is sent, so a killed process leaves no outcome that its file
+    An event is in the file before the process sends it, so a killed process leaves no outcome that its file
     doesn't name. Everything else is buffered.
     """
 

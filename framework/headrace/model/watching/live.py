@@ -161,7 +161,7 @@ class ProcessRow(Struct, kw_only=True):
     requests_in_flight: Annotated[int | None, Meta(description="Of its server.")]
     waiting: Annotated[int | None, _figure("Calls that wait", "waiting", drop=2, about="for messages, at its server")]
     connections: Annotated[int, _figure("Connections", "conns", drop=2)]
-    blocked: Annotated[str | None, Meta(description="What blocks its event loop. null while nothing does.")]
+    blocked: Annotated[str | None, Meta(description="The code that blocks its event loop, or null.")]
     consumers: list[ConsumerAtWork]
     more_consumers: int
 

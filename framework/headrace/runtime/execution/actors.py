@@ -22,7 +22,7 @@ from headrace.runtime.slot import NEVER, ActorSlot, current_slot
 
 
 class Crew(Protocol):
-    """What a working actor must know of the others.
+    """The view that a working actor has of the others.
 
     Attributes:
         onward: whether it may take another lane when it is done with one. Otherwise it must end.
@@ -32,7 +32,7 @@ class Crew(Protocol):
 
 
 class Work(Protocol):
-    """What an actor does with messages. Implemented by `single_executor`, `plain_executor` and `batch_executor`."""
+    """The work of an actor on messages. Implemented by `single_executor`, `plain_executor` and `batch_executor`."""
 
     @property
     def unit(self) -> int:
@@ -44,7 +44,7 @@ class Work(Protocol):
 
     async def run(self, message: Message, slot: ActorSlot, crew: Crew) -> Message | None:
         """Work on the lane that a message was taken from, and then on others. Returns None when that is done. After a
-        timeout it returns the message that was stopped. What follows it needs a fresh scope."""
+        timeout it returns the message that was stopped. The next message needs a fresh scope."""
 
 
 class _Place:
@@ -187,7 +187,7 @@ class Actors:
         self._over.set()
 
     def cancel(self) -> None:
-        """Stop every handler now. The messages in work are given back."""
+        """Stop every handler now. The messages in work are released."""
         if self._group is not None:
             self._group.cancel_scope.cancel()
         self._over.set()
@@ -209,7 +209,7 @@ class Actors:
                 return
 
     async def _actor(self, place: _Place) -> None:
-        """Be an actor until it is surplus. It works in a task of its own, and in another one when that is spoilt."""
+        """Be an actor until it is surplus. It works in a separate task, and in another one when that is spoilt."""
         try:
             ended = False
             while not ended:
@@ -219,8 +219,8 @@ class Actors:
             self._leave(place)
 
     def _leave(self, place: _Place) -> None:
-        """Count one actor less, whose place it was. A surplus actor leaves at once, while no other runs. Otherwise all that
-        are done in the meantime would find themselves surplus, too."""
+        """Count one actor less, whose place it was. A surplus actor leaves immediately, while no other runs. Otherwise
+        all that are done in the meantime would find themselves surplus, too."""
         if place.taken:
             place.taken = False
             self.count -= 1

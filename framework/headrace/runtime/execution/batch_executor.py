@@ -140,7 +140,7 @@ class BatchExecutor:
                 self._fail(part, error, slot, batch_acknowledger)
 
     def _startable(self, part: list[Message], batch_acknowledger: BatchAcknowledger) -> list[Message]:
-        """Return the messages that can be started, decoded anew for each call, since a handler may
+        """Return the messages that can be started, decoded again for each call, since a handler may
         have changed a payload."""
         found = []
         now = self._clock()
@@ -238,7 +238,7 @@ class BatchExecutor:
     ) -> None:
         """Settle messages after the handler has failed with all of them. Each counts its attempt.
 
-        Messages behind the last of a key are given back without counting the attempt.
+        Messages behind the last of a key are released without counting the attempt.
         """
         failed = [message for message in part if not message.settled]
         for message in failed:
@@ -291,7 +291,7 @@ class BatchAcknowledger:
         await self._acknowledger.extend_now(message)
 
     def release_behind(self, message: Message) -> None:
-        """Give back the later messages of its lane, because the message has failed. Their attempts
+        """Release the later messages of its lane, because the message has failed. Their attempts
         don't count."""
         lane = self._lanes[message.lane]
         while lane[-1] is not message:

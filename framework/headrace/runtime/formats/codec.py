@@ -50,6 +50,6 @@ class Codec(Protocol):
         Raises:
             UnreadablePayload: this process can't decode it, but another configuration could, such as
                 one with another key. It is retried.
-            Unfit: the bytes were changed. The message becomes a dead letter at once.
+            Unfit: the bytes were changed. The message becomes a dead letter immediately.
         """
         ...

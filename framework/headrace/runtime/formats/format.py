@@ -88,7 +88,7 @@ class StreamFormat:
             self._decode(payloads.encode(data))
 
     def outgoing_many(self, messages: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
-        """Do the same for tuples of `publish_many`. What is no such tuple is yielded unchanged, or raises
+        """Do the same for tuples of `publish_many`. A value that is not such a tuple is yielded unchanged, or raises
         `InvalidData` if its text must not be quoted."""
         for message in messages:
             if isinstance(message, (tuple, list)) and 2 <= len(message) <= 3:

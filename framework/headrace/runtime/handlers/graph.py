@@ -23,7 +23,7 @@ SCOPES: Mapping[str, Scope] = {"app": Scope.APP, "message": Scope.REQUEST}
 
 
 class Graph:
-    """What can be made, and from what.
+    """The types that can be made, and their dependencies.
 
     Args:
         container: dishka's container of scope "app".
@@ -69,7 +69,7 @@ class Graph:
                 need, way, f"and nothing provides {name}: write a function that returns it, with @app.provide."
             )
         if len(way) == 1:
-            return _refusal(need, way, f"and {name} is made anew for each message: take what has scope='app'.")
+            return _refusal(need, way, f"and {name} is created for each message: take a dependency with scope='app'.")
         user = name_of_type(way[-2].type_hint)
         return _refusal(
             need,

@@ -134,8 +134,8 @@ def _check_function(function: Any, name: str) -> None:
         )
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise ConfigurationError(
-            f"The handler {name!r} is a generator, and would never run: leave `yield` out. What has to be torn down afterwards is a"
-            " dependency, @app.provide; what is to be published is returned, with publishes='a-stream'."
+            f"The handler {name!r} is a generator, and would never run: leave `yield` out. For a teardown, declare a"
+            " dependency with @app.provide. To publish messages, return them, with publishes='a-stream'."
         )
 
 

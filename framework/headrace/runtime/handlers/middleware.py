@@ -8,8 +8,8 @@
         finally:
             print(delivery.consumer, time.perf_counter() - began)
 
-A middleware sees what the handler returns and raises, including `Retry` and `Reject`. What it
-returns or raises itself replaces that. If it returns neither of these, the message is acked, even
+A middleware sees what the handler returns and raises, including `Retry` and `Reject`. Its own return value or
+exception replaces that. If it returns neither of these, the message is acked, even
 if it has never called `call_next`. It may call `call_next` again after the call before has ended, to
 try once more. The handler then gets a fresh transaction and fresh dependencies. A payload that
 can't be decoded does not reach it.
@@ -74,7 +74,7 @@ def _around(call: Call, middleware: Middleware) -> Call:
 
         async def call_next() -> Any:
             nonlocal running
-            if running:  # two calls at once would share the transaction of the delivery
+            if running:  # two concurrent calls would share the transaction of the delivery
                 raise RuntimeError("call_next was called while it still runs: wait for the first call to end.")
             running = True
             try:

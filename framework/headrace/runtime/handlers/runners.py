@@ -1,6 +1,6 @@
 """Runners: run a handler on the event loop, in a thread, or in a worker process.
 
-What a timeout and the end of a drain can stop:
+The handlers that a timeout and the end of a drain can stop:
 
     async      the handler, at its next `await`
     thread     nothing, so the thread is waited for, since a message must not run twice at a time
@@ -129,7 +129,7 @@ def check_process(handler: Handler) -> None:
     name = getattr(handler.function, "__qualname__", None)
     if not inspect.isfunction(handler.function) or name is None or "<" in name:
         raise ConfigurationError(
-            f"The handler {handler.name!r} can't run in a process of its own, because the process has to import it. Make it a"
+            f"The handler {handler.name!r} can't run in a separate process, because the process has to import it. Make it a"
             " function at the top of a module, not a lambda, a nested function or an object."
         )
     if handler.dependencies:
@@ -155,7 +155,7 @@ def place_of(handler: Handler) -> Place:
             found = None
     if found is not function:
         raise ConfigurationError(
-            f"The handler {handler.name!r} can't run in a process of its own, because {place.name!r} of {place.module!r} is not"
+            f"The handler {handler.name!r} can't run in a separate process, because {place.name!r} of {place.module!r} is not"
             " this function. Write @app.consumer above all other decorators, in a module."
         )
     return place

@@ -73,7 +73,7 @@ def _resolved(parameter: inspect.Parameter, namespace: dict[str, Any], subject: 
         return typing.get_type_hints(alone, namespace, include_extras=True)[parameter.name]
     except (NameError, AttributeError, TypeError, SyntaxError) as error:
         raise ConfigurationError(
-            f"{subject} has an annotation that can't be resolved: {error} (of {parameter.name!r}). What it names must be there when this"
+            f"{subject} has an annotation that can't be resolved: {error} (of {parameter.name!r}). Its names must be defined when this"
             " is declared: at the top of the module, and not only under TYPE_CHECKING."
         ) from error
 

@@ -78,7 +78,7 @@ class Transactional:
         self._now = consumer.time.now
 
     def around(self, call: Call) -> Call:
-        """Return the call inside a transaction of its own, or with one after it for what it publishes."""
+        """Return the call inside its own transaction, or with one after it for the messages that it publishes."""
 
         async def transacted(payload: Any, delivery: Delivery) -> Any:
             transaction = await self._begin(delivery, assign=self._quick)
@@ -108,7 +108,7 @@ class Transactional:
         return transacted if self._handling.transactional else publishing
 
     async def _publish_staged(self, delivery: Delivery, staged: StagedMessages) -> None:
-        """Publish what is staged, ack and commit. What is not committed is deleted."""
+        """Publish what is staged, ack and commit. Rows that are not committed are deleted."""
         try:
             transaction = await self._begin(delivery, assign=True)
             try:
@@ -222,7 +222,7 @@ def _outgoing(result: Any, stream: str | None) -> Sequence[tuple[Any, ...]]:
 
 
 def _described(result: Any) -> str:
-    """What was returned, without its values: they may be secret, and the error is stored with the message."""
+    """The returned value, without its contents: they may be secret, and the error is stored with the message."""
     if isinstance(result, (list, tuple)):
         kinds = [type(one).__name__ for one in result[:4]]
         return f"a {type(result).__name__} of {', '.join(kinds)}{', …' if len(result) > 4 else ''}"

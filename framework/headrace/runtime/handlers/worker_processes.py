@@ -169,7 +169,7 @@ class Processes:
             worker = self._idle.pop()
             if worker.alive:
                 return worker
-            worker.end()  # returns at once, since the process is dead
+            worker.end()  # returns immediately, since the process is dead
         worker = Worker(self._place, batch=self._batch)
         slot = current_slot.get()
         if slot is not None:

@@ -162,7 +162,7 @@ def _serve(parent: connection.Connection, place: Place, batch: bool) -> None:
             request = parent.recv_bytes()
         except (EOFError, OSError):
             return
-        # What a handler sets in its context is not there for the next message.
+        # Values that a handler sets in its context are not there for the next message.
         parent.send_bytes(copy_context().run(_answer, handler, pickle.loads(request)))
 
 
@@ -184,7 +184,7 @@ def _answer(handler: Handler, request: Request) -> bytes:
     try:
         return pickle.dumps(answer, pickle.HIGHEST_PROTOCOL)
     except Exception as error:
-        problem = ProcessFailed(f"What the handler {handler.name!r} returned can't leave its process: {error}.")
+        problem = ProcessFailed(f"The return value of the handler {handler.name!r} can't leave its process: {error}.")
         return pickle.dumps(Answer(error=problem), pickle.HIGHEST_PROTOCOL)
 
 

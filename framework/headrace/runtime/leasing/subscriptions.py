@@ -30,7 +30,7 @@ class Subscriptions:
     Args:
         database: an open database.
         connections: how many lease calls may run at the same time. Further calls wait without a
-            timeout, because ten thousand consumers that start at once are no outage.
+            timeout, because ten thousand consumers that start together are no outage.
         clock: monotonic time in seconds.
         timings: the terms of subscriptions, and the poll interval.
 
@@ -131,8 +131,8 @@ class Subscription:
     """The subscription of one fetcher or receiver. It is renewed while that is idle.
 
     It is idle from before it subscribes until it leases something. That includes the lease call
-    that must follow the subscription. If subscriptions were renewed only after that call, those of
-    thousands that start at once would end before their turn to call, and all would start again.
+    that must follow the subscription. If subscriptions were renewed only after that call, those of thousands that
+    start together would end before their turn to call, and all would start again.
     """
 
     def __init__(self, subscriptions: Subscriptions, consumer: int) -> None:

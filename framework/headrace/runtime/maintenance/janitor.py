@@ -2,8 +2,7 @@
 notifications, dead processes, and samples for charts.
 
 Every process has a janitor, and one of them leads. Only the leader works, except that each janitor
-delivers what its own process has scheduled. Each task is a loop of its own, so that none waits for
-another.
+delivers what its own process has scheduled. Each task is a separate loop, so that none waits for another.
 """
 
 from __future__ import annotations
@@ -132,7 +131,7 @@ class Janitor:
             await anyio.sleep(again_in if leads else again_in + random() * TERM / 8)
 
     async def _resign(self) -> None:
-        """Let another process take over at once. If that fails, it takes over at the end of the term."""
+        """Let another process take over immediately. If that fails, it takes over at the end of the term."""
         if self._leading.is_set():
             with anyio.move_on_after(RESIGN_TIMEOUT, shield=True), suppress(Exception):
                 await store.resign(self._database, self._id)

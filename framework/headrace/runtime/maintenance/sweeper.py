@@ -56,7 +56,7 @@ FORGET = 600.0
 
 
 class Swept(msgspec.Struct, kw_only=True):
-    """What a sweep has done.
+    """The result of a sweep.
 
     Attributes:
         segments_made: segments created ahead.
@@ -73,7 +73,7 @@ class Swept(msgspec.Struct, kw_only=True):
         vacuumed: tables that had more dead rows than live ones.
         full: streams that refuse publishing for now.
         busy: streams that needed work which a lock prevented.
-        more: whether there is more to do at once.
+        more: whether there is more to do immediately.
         again_in: seconds until a stream may have grown by a sixteenth of its `max_storage`, at its current
             rate. None if no stream has one.
     """

@@ -41,7 +41,7 @@ class Vacuum:
         return vacuumed
 
     async def _wait_for_statistics(self, relation: str, begun: datetime) -> None:
-        """Wait until the dead rows are counted anew. Older numbers would make a vacuum seem useless.
+        """Wait until the dead rows are counted again. Older numbers would make a vacuum seem useless.
 
         A vacuum that found the table locked has done nothing, and is never counted.
         """

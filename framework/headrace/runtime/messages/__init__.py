@@ -1,1 +1,1 @@
-"""What a handler receives and uses: messages, batches, transactions, and the publisher."""
+"""The objects that a handler receives and uses: messages, batches, transactions, and the publisher."""

@@ -23,8 +23,8 @@ class Batch(msgspec.Struct, eq=False):
     """Messages that are handled together. Those of one key are in order.
 
     When the handler returns, all messages are acked except those for which it called `retry`, `snooze`
-    or `reject`, or returned a list with None, a `Retry`, a `Snooze` or a `Reject` for each message. Later messages
-    of the key of a failed one are given back, whatever their own outcome, because they would
+    or `reject`, or returned a list with None, a `Retry`, a `Snooze` or a `Reject` for each message. Later messages of
+    the key of a failed one are released, whatever their own outcome, because they would
     overtake it. When the handler raises, all messages fail, and outcomes that it gave before have
     no effect.
 

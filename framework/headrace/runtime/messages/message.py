@@ -120,7 +120,7 @@ class Message(msgspec.Struct, eq=False, gc=False):
         """Publish a message. In a transactional handler it commits together with the handler's writes
         and its ack.
 
-        In other handlers it is published at once. Takes what `App.publish` takes, and returns and
+        In other handlers it is published immediately. Takes what `App.publish` takes, and returns and
         raises the same.
         """
         if self.transaction is not None:
@@ -128,8 +128,7 @@ class Message(msgspec.Struct, eq=False, gc=False):
         return await self._acknowledger.publisher.publish(stream, key, data, **options)
 
     async def ack(self, tx: Any = None) -> None:
-        """Ack the message now, before the handler ends. What the handler does afterwards has no effect
-        on the outcome.
+        """Ack the message now, before the handler ends. The rest of the handler has no effect on the outcome.
 
         Args:
             tx: a transaction of yours on the same database. The ack commits with it. It is a

@@ -22,7 +22,7 @@ DISCARD_TIMEOUT = 5.0
 
 
 class StagedMessages(msgspec.Struct, frozen=True, kw_only=True):
-    """What an adapter's batch handler with `publishes` may return instead of the messages themselves.
+    """The value that an adapter's batch handler with `publishes` may return instead of the messages themselves.
 
     Attributes:
         stream: the name of the stream.

@@ -44,7 +44,7 @@ Returns what identifies the transaction for a lookup, or None if it wrote nothin
 
 
 class Publishes(Protocol):
-    """What publishes in a transaction. See `headrace.runtime.messages.publisher`."""
+    """A publisher in a transaction. See `headrace.runtime.messages.publisher`."""
 
     committed: Callable[[str, datetime | None], None]
 
@@ -55,7 +55,7 @@ class Publishes(Protocol):
 
 
 class Transaction:
-    """An open transaction. What is written and published through it commits together, or not at all.
+    """An open transaction. Its writes and messages commit together, or not at all.
 
     The methods are those of an asyncpg connection: `query` is a statement whose `$1` is the first of
     `args`, and `timeout` is in seconds. A statement that fails raises asyncpg's error. A handler with `transactional=True` takes one,
@@ -151,7 +151,8 @@ class Transaction:
         Args:
             what: a name for the commit in the log.
             now, history: see `store.ack`.
-            begin_next: another transaction will probably follow at once, so that it may be begun in the same round trip.
+            begin_next: another transaction will probably follow immediately, so that it may be begun in the same round
+                trip.
 
         Raises:
             LeaseLost: see `store.ack`.
@@ -311,8 +312,8 @@ async def was_committed(
         database_retry.cleared()
         if status == "unknown":
             raise InDoubt(
-                f"The connection broke at the commit of transaction {xid}. The database was restored or failed over since, and was away for too"
-                " long to tell whether it was committed: look for what it wrote."
+                f"The connection broke at the commit of transaction {xid}. The database was restored or failed over since, and was unavailable"
+                " for too long to tell whether it was committed: look for its writes."
             )
         if status != "in progress":
             return status == "committed"

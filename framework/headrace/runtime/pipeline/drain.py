@@ -1,5 +1,5 @@
-"""The drain of a consumer, in the order of the pipeline: lease nothing more, give back what never
-started, let handlers finish, and settle."""
+"""The drain of a consumer, in the order of the pipeline: lease nothing more, release messages that never started,
+let handlers finish, and settle."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Drain:
             self._actors.cancel()
             with anyio.move_on_after(self._last_settle):
                 await acted.wait()
-                await fetched.wait()  # a lease call in progress may still bring messages, which must be given back
+                await fetched.wait()  # a lease call in progress may still return messages, which must be released
             self._release_waiting()
         with anyio.move_on_after(self._last_settle + self._in_flight.held / SETTLED_A_SECOND):
             await self._acknowledger.flush()

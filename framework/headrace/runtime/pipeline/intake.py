@@ -49,7 +49,7 @@ class Intake:
         return self._actors.capacity
 
     async def dispatch(self, batch: Batch, lease: Lease, lanes: Sequence[Hashable], called_at: float) -> None:
-        """Put the messages of a batch into their lanes. Those that may not start are given back. `called_at`: when the
+        """Put the messages of a batch into their lanes. Those that may not start are released. `called_at`: when the
         lease call began, on the clock of the process."""
         messages = self._messages(batch, lease, lanes)
         if self._sample is not None:

@@ -97,7 +97,7 @@ class Pipeline:
         self._shutdown_timeout = shared.shutdown_timeout
         self._history_watch, self._loop_watch = shared.history_watch, shared.loop_watch
 
-        # What is in flight, and where it waits
+        # The messages in flight, and where they wait
         self.lanes = lanes = _lanes(handling)
         self.in_flight = in_flight = _tracker(spec, handling, shared)
         leased = LeasedMessages(lanes, in_flight)

@@ -79,7 +79,7 @@ class Acknowledger:
         self._in_flight.expire(message)
 
     async def ack_within(self, message: Message, tx: Any) -> None:
-        """Ack a message in a transaction of yours. Earlier messages of its lane are settled first.
+        """Ack a message in your own transaction. Earlier messages of its lane are settled first.
 
         Raises:
             LeaseLost, ConfigurationError: see `Message.ack`.

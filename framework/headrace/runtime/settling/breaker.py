@@ -1,7 +1,7 @@
 """The circuit breaker of one consumer (`PipelineBreaker`), applied to its pipeline.
 
-The acknowledger reports failures to it. When they open the breaker, waiting messages are given back
-and no more are leased. Handlers that run are not stopped, and failures of theirs during that time
+The acknowledger reports failures to it. When they open the breaker, waiting messages are released and no more are
+leased. Handlers that run are not stopped, and failures of theirs during that time
 count no attempts. After the pause one message is leased. Acks cost nothing, because the in-flight
 tracker's count shows whether there was an ack between two failures.
 """

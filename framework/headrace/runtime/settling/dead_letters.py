@@ -1,7 +1,7 @@
 """The end of messages: reports those that the store has made dead letters, once each, and runs your hooks for them.
 
 The outcome is in the store before it is reported. So a report is true, and a process that dies in between has stored the
-dead letter without a report: hooks are called at most once. What dies elsewhere is not reported here: a message
+dead letter without a report: hooks are called at most once. Other dead letters are not reported here: a message
 whose last process died, and one that was received over HTTP or by SQL. The counts of dead letters have these, too.
 """
 
@@ -144,7 +144,7 @@ async def _call(hook: DeadLetterHook, message: Message, error: BaseException) ->
     with anyio.move_on_after(HOOK_TIMEOUT) as scope:
         try:
             await in_own_task(hook, message, error)
-        except BaseException as raised:  # your code may raise anything, and the other hooks go on
+        except BaseException as raised:  # your code may raise anything, and the other hooks continue
             if not failed_inside(raised):
                 raise
             problem = raised

@@ -134,7 +134,7 @@ class Settler:
         return None
 
     async def _settle(self, parcel: Parcel) -> list[Lost]:
-        """Send the outcomes that may count now, and end holds. What is lost of a hold is not returned."""
+        """Send the outcomes that may count now, and end holds. The lost part of a hold is not returned."""
         consumer, settlement, history = self._consumer, parcel.settlement, self._in_flight.history
         if not settlement:
             return []

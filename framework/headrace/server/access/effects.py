@@ -2,10 +2,10 @@
 
 | effect | the operation | callers |
 | --- | --- | --- |
-| `read` | changes nothing | all with a scope |
-| `change` | changes something, and leaves an entry in the audit log | all with a scope, those of a session or a proxy from the console's own page |
+| `read` | changes nothing | all callers with the scope |
+| `change` | makes a change, and leaves an entry in the audit log | all callers with the scope. A session or a proxy's user only from the console's own page |
 | `publish` | publishes messages, without an entry | as for `change` |
-| `deliver` | leases or settles messages, also by GET | those that send a token themselves |
+| `deliver` | receives or settles messages, also by `GET` | callers that send a token in `Authorization` |
 | `unchecked` | checks its callers itself: signing in and out, and webhooks | everyone |
 
 The routes of the management API have theirs as `effect=…` of their decorator, and the endpoints of the data plane by `@effect`.

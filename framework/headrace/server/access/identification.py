@@ -126,7 +126,7 @@ class Identification:
         if not user:
             return None
         if len(user) > _LONGEST_USER or not user.isprintable():
-            raise _ambiguous(self._header, "with a value that is no name")
+            raise _ambiguous(self._header, "with a value that is not a name")
         return user
 
     async def _id_of_proxy_token(self) -> str:

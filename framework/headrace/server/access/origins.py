@@ -105,7 +105,7 @@ class OriginPolicy:
 
 
 class _Signs:
-    """What the headers of a request say about its sender."""
+    """The sender of a request, as its headers describe it."""
 
     __slots__ = ("body", "hosts", "mode", "mozilla", "origins", "sites", "types")
 

@@ -4,20 +4,20 @@ A server is open while no token exists. Once one is created, by the command line
 call needs a token with a matching scope. Revoked tokens still exist, so only `headrace token open`
 on the database, which deletes all tokens, opens the server again.
 
-| calls | scope | of |
+| calls | scope | for |
 | --- | --- | --- |
 | publish | `publish` | the stream |
 | receive, ack, nack, extend, read a consumer, its messages, dead letters, blocked keys and push answers | `consume` | its stream |
 | read and search a stream, read journeys and jobs, list its consumers, preview a seek | `consume` | the stream |
 | create, change, seek, pause, resume, replay, redrive, purge, delete, create and cancel jobs | `admin` | the stream |
 | erase messages, list erased ones | `admin` | the stream |
-| republish | `consume` of the one stream and `publish` of the other | each |
+| republish | `consume` and `publish` | the source stream and the target stream |
 | list all streams, consumers or schedules | `consume` | all |
 | webhook sources | `admin` | the stream that they fill |
-| sources that capture tables with a database role of their own, lists of sources and backfills | `admin` | all |
+| sources that capture tables with a separate database role, lists of sources and backfills | `admin` | all |
 | read a schedule | `consume` | the stream to which it publishes |
 | pause, resume, run and delete a schedule | `admin` | the stream to which it publishes |
-| live state and samples of a stream and its consumers | `consume` | the stream. Lists and sums have what the token may see |
+| live state and samples of a stream and its consumers | `consume` | the stream. Lists and sums cover the streams of the token |
 | live state of processes, samples of everything together | `consume` | all |
 | live state of sources | `admin` | the stream that they fill, or all for captured tables |
 | audit log | `admin` | all. With `admin` of some streams, the entries of these |
@@ -178,7 +178,7 @@ class Access:
         return await self._cache.find(token_id) is None
 
     def changed(self, token_id: str) -> None:
-        """Make the creation or revocation of a token by this server effective at once."""
+        """Make the creation or revocation of a token by this server effective immediately."""
         self._cache.changed(token_id)
 
 

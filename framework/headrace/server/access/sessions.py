@@ -1,7 +1,7 @@
 """Sessions of the console: a random secret in a cookie, whose digest finds a row with the id of a token.
 
-A server remembers a session for two seconds, and for a minute while the database is away, as it does with tokens. One
-statement reads all sessions that are in use, so many browsers cost the database no more than one.
+A server remembers a session for two seconds, and for a minute while the database is unavailable, as it does with
+tokens. One statement reads all sessions that are in use, so many browsers cost the database no more than one.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""What a server does in the background: jobs, and the records of recent events."""
+"""The background work of a server: jobs, and the records of recent events."""

@@ -83,7 +83,7 @@ class JobRunner(BackgroundPart):
             self._tidy_at = self._clock() + TIDY
 
     async def _take_turn(self, job: ClaimedJob) -> None:
-        """Work on a job for a while, and give it back if there is more to do. A claim that is not given back expires.
+        """Work on a job for a while, and give it back if there is more to do. A claim that is not released expires.
 
         A failure stops neither the server nor other jobs. One that Headrace knows ends the job. After any other, the job is
         tried again when its claim has expired.

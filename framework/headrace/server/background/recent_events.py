@@ -56,7 +56,7 @@ class Gathered(Generic[T]):
 class RecentEvents(BackgroundPart):
     """Records deliveries to webhooks and answers of endpoints. See `headrace.app.attached`.
 
-    Nothing is recorded while the database is away, or if its role may not.
+    Nothing is recorded while the database is unavailable, or if its role may not.
     """
 
     def __init__(self) -> None:

@@ -15,6 +15,6 @@ class BackgroundPart:
     scope: anyio.CancelScope | None = None
 
     def hurry(self) -> None:
-        """End now. What is cut off leaves nothing."""
+        """End now. Work that is cut off leaves nothing."""
         if self.scope is not None:
             self.scope.cancel()

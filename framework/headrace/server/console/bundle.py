@@ -71,7 +71,8 @@ def _pairs(names: str) -> list[tuple[str, str]]:
 
 
 def _function(path: str, text: str) -> str:
-    """A module as a function that is called at once. The parentheses before it make engines compile it at once, too."""
+    """A module as a function that is called immediately. The parentheses before it make engines compile it immediately,
+    too."""
     exported: list[tuple[str, str]] = []
 
     def imported(found: re.Match[str]) -> str:

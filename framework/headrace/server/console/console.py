@@ -1,6 +1,6 @@
 """Serving of the console: its page, its static files, and the way to it from `/`.
 
-The page is one shell for every view. It contains no data, so it needs no token and is given to everyone. What it shows
+The page is one shell for every view. It contains no data, so it needs no token and is given to everyone. Its data
 comes from the API, with the access of the user.
 """
 

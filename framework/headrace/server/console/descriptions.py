@@ -1,4 +1,4 @@
-"""What the console shows of figures and settings, from their one description."""
+"""The figures and settings of the console, from their one description."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ def fail(answers: Iterable[asyncio.Future[Any]], error: BaseException) -> None:
     A cancellation becomes `StoreUnavailable`, since it is unknown how far the call came.
     """
     if not isinstance(error, Exception):
-        error = unavailable("The server stops, so it is unknown whether this was done. Try again.")
+        error = unavailable("The server is stopping, so it is unknown whether this was done. Try again.")
     for answer in answers:
         if not answer.done():
             answer.set_exception(error)

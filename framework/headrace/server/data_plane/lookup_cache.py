@@ -43,7 +43,7 @@ class LookupCache(Generic[K, T]):
         entry = self._entries.get(key)
         if entry is not None and entry[0] > self._clock():
             return entry[1]
-        # Many requests miss the cache when an entry expires. They share one look-up, which goes on
+        # Many requests miss the cache when an entry expires. They share one look-up, which continues
         # if the request that began it is cancelled.
         lookup = self._lookups.get(key)
         if lookup is None:

@@ -12,7 +12,7 @@ from headrace.server.data_plane.message_cache import CachedMessage
 
 
 class Share(msgspec.Struct, frozen=True, gc=False):
-    """The messages that a request received, under a lease of its own. The lists are parallel."""
+    """The messages that a request received, under its own lease. The lists are parallel."""
 
     lease: int | None
     ack_ids: Sequence[str] = ()

@@ -163,7 +163,7 @@ class Receivers:
             self._start(self._serve)
             self._at_work = True
         elif wait <= 0:
-            self.calls.hurry()  # it must be answered at once, even if there can't be anything
+            self.calls.hurry()  # it must be answered immediately, even if there can't be anything
         elif self.calls.polling or not self._subscription.subscribed:
             self.calls.wake()  # else the waiting requests have looked, and will be notified
         self._queue.append(receiver)
@@ -212,7 +212,7 @@ class Receivers:
         finally:
             self._at_work = False
             self.calls.leave()
-            self._fail(unavailable("The server stops. Try again."))  # those left after a cancellation
+            self._fail(unavailable("The server is stopping. Try again."))  # those left after a cancellation
 
     async def _rest(self, batch: Batch) -> float:
         """Wait until another call may find something. Returns the seconds that it took."""

@@ -4,6 +4,6 @@
                               │
                               └─ Places: which stream lives where (of the configuration database, cached)
 
-Each further database is a complete Headrace, with an app of its own that runs as long as the server's own app.
+Each further database is a complete Headrace, with its own app that runs as long as the server's app.
 Tokens and limits of requests are the server's.
 """

@@ -12,7 +12,7 @@ from headrace.runtime.pipeline.shared import Shared
 
 
 class DataApp(App):
-    """An app without consumers of its own: the janitor, the listener and the attached parts of one database.
+    """An app without consumers: the janitor, the listener and the attached parts of one database.
 
     Args:
         dsn: the URL of the database.

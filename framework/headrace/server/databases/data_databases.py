@@ -47,7 +47,7 @@ MakePlane = Callable[[DataApp, str], Plane]
 
 
 class DataDatabase:
-    """A further database. It is open as long as `keep` runs, unless it is away.
+    """A further database. It is open as long as `keep` runs, unless it is unavailable.
 
     Args:
         info: its name and where its URL is.
@@ -89,14 +89,14 @@ class DataDatabase:
         return self.info.name
 
     async def settled(self) -> Plane | None:
-        """Wait until the first try to open it has ended. Returns the plane, or None if the database is away."""
+        """Wait until the first try to open it has ended. Returns the plane, or None if the database is unavailable."""
         if not self._settled.is_set():
             with anyio.move_on_after(OPENING):
                 await self._settled.wait()
         return self.plane
 
     async def keep(self, others: Callable[[], Sequence[DataDatabase]]) -> None:
-        """Open the database and serve it until `stop`. While it is away, try again.
+        """Open the database and serve it until `stop`. While it is unavailable, try again.
 
         Args:
             others: returns all further databases, none of which may be the same one.
@@ -197,7 +197,7 @@ class DataDatabase:
             return False  # what is open stays open
 
     def stop(self) -> None:
-        """Drain, and end `keep`. The second call ends at once."""
+        """Drain, and end `keep`. The second call ends immediately."""
         self._stopping.set()
         if self.plane is not None and self._app is not None:
             self._app.stop()
@@ -317,7 +317,7 @@ class DataDatabases:
                 self._looked.set()
                 await self._reconcile()
             except StoreUnavailable:
-                pass  # the list stays as it is while the configuration database is away
+                pass  # the list stays as it is while the configuration database is unavailable
             except HeadraceError as error:
                 log.warning("list of databases not read", error=error)
                 self._looked.set()

@@ -1,8 +1,8 @@
 """Finds the database in which a request is answered.
 
 A server without further databases doesn't come here. With some, the name or id in a request is looked up among the
-places of the configuration database, at most every two seconds. What has no place is answered by the server's own
-database, also with its errors for what doesn't exist.
+places of the configuration database, at most every two seconds. Names without a place are answered by the server's own
+database, also with its errors for missing objects.
 """
 
 from __future__ import annotations

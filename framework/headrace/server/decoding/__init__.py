@@ -1,1 +1,1 @@
-"""Decoding and publishing of bodies: small ones in the event loop, and large ones in a process of their own."""
+"""Decoding and publishing of bodies: small ones in the event loop, and large ones in a separate process."""

@@ -1,4 +1,4 @@
-"""Decodes and publishes bodies, the large ones in a process of their own.
+"""Decodes and publishes bodies, the large ones in a separate process.
 
 The decoder of JSON holds the interpreter until it is done, which takes up to 3 ms per MB, and the rest of a form or a
 signed delivery up to 100 ms per MB. In a thread that would hold up all other requests as well. To copy a body of 9 MB

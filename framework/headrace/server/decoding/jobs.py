@@ -1,4 +1,4 @@
-"""What is published: the body of a publish request, or the delivery of a webhook."""
+"""The published messages: the body of a publish request, or the delivery of a webhook."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Target(msgspec.Struct, frozen=True):
 
 
 class Job(msgspec.Struct, frozen=True):
-    """What the process for large bodies needs besides a body.
+    """The arguments of the process for large bodies besides a body.
 
     Attributes:
         stream: the name of the stream.
@@ -68,7 +68,7 @@ class Job(msgspec.Struct, frozen=True):
 
 
 class Published(msgspec.Struct, frozen=True):
-    """What became of a body.
+    """The outcome of a body.
 
     Attributes:
         count: how many messages were published or scheduled, without repeated ones.

@@ -145,7 +145,7 @@ class Webhooks:
 
 
 class _Record:
-    """What is recorded of a delivery, without what it contains.
+    """The record of a delivery, without its contents.
 
     Attributes:
         bytes: the size of the body.

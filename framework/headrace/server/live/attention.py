@@ -1,4 +1,4 @@
-"""What needs somebody: the consumers, streams, sources and processes that are not well."""
+"""Problems that need attention: the consumers, streams, sources and processes that are not well."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def attention(
     sources: Iterable[SourceRow],
     processes: Iterable[ProcessRow],
 ) -> list[Attention]:
-    """What needs somebody, the worst first, at most `MOST`."""
+    """The problems that need attention, the worst first, at most `MOST`."""
     found = [*_streams(streams), *_consumers(consumers), *_sources(sources), *_processes(processes)]
     return sorted(found, key=lambda one: _ORDER.index(one.state))[:MOST]
 
@@ -101,7 +101,7 @@ def _sources(sources: Iterable[SourceRow]) -> Iterator[Attention]:
 def _processes(processes: Iterable[ProcessRow]) -> Iterator[Attention]:
     for one in processes:
         if one.gone:
-            reason = "It sends no heartbeat any more, and did not sign off."
+            reason = "It no longer sends heartbeats, and did not shut down cleanly."
             yield Attention(
                 kind="process",
                 stream=None,

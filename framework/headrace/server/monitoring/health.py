@@ -35,7 +35,7 @@ class SourceReadiness(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DatabaseReadiness(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether a further database answers, and if not, why. The others and the server go on without it."""
+    """Whether a further database answers, and if not, why. The others and the server continue without it."""
 
     name: str
     ready: bool
@@ -52,7 +52,7 @@ class Readiness(msgspec.Struct, frozen=True, kw_only=True):
         database: whether the database answers.
         schema: whether the schema serves this server.
         sources: the sources that capture none or only some of their tables now, for any reason.
-        databases: the further databases, if there are any. One that is away doesn't make the server not ready.
+        databases: the further databases, if there are any. One that is unavailable doesn't make the server not ready.
     """
 
     ready: bool
@@ -131,7 +131,7 @@ class Health:
 
     def _of_source(self, one: SourceReadiness) -> str:
         if one.state == "stopped":
-            remedy = "" if one.mend is None else f" Mend it with: {one.mend}"
+            remedy = "" if one.mend is None else f" To fix it: {one.mend}"
             return f"The source {one.name} is stopped: {one.reason or 'the reason is unknown.'}{remedy}"
         since = self._unattended.get(one.name)
         if since is None or self._clock() - since < MAX_UNATTENDED or not self.captures:

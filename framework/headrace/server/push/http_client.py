@@ -54,7 +54,7 @@ class AddressNotAllowed(OSError):
 
 
 class StreamShare:
-    """What the consumers of one stream have together.
+    """The share of the consumers of one stream.
 
     Attributes:
         connections: the stream's connections. Take one for each request, after one of the consumer's.
@@ -207,10 +207,10 @@ class PushClients:
 
 
 class Resolver:
-    """Resolves the name of one consumer's endpoint, one at a time, in threads of their own. In the event loop's threads,
+    """Resolves the name of one consumer's endpoint, one at a time, in separate threads. In the event loop's threads,
     slow lookups would hold up all others, such as those of the database.
 
-    Requests that wait for a lookup wait for the same one, and it goes on when they have given up. So a name server
+    Requests that wait for a lookup wait for the same one, and it continues when they have given up. So a name server
     that is silent holds one thread of a consumer, and not one for each request.
 
     Args:

@@ -1,4 +1,5 @@
-"""What the routes of the management plane share: access checks, look-ups, and calls of the endpoints beside Litestar."""
+"""The context of the routes of the management plane: access checks, look-ups, and calls of the endpoints beside
+Litestar."""
 
 from __future__ import annotations
 
@@ -44,7 +45,7 @@ AnyRequest = Request[Any, Any, Any]
 
 
 class Parts(msgspec.Struct):
-    """What the routes need of one database.
+    """The objects of one database that routes need.
 
     Attributes:
         engine: looks up streams and consumers.
@@ -126,7 +127,7 @@ class RouteContext:
 
     @property
     def identity(self) -> Identity:
-        """What the caller gets to know about itself."""
+        """The caller's own identity, for the caller."""
         return self._caller.identity
 
     async def check_all_streams(self, need: Need) -> None:

@@ -26,7 +26,7 @@ from headrace.server.wire.common import Listed
 By = Annotated[
     GroupedBy,
     QueryParameter(
-        description="What the dead letters of a group have in common: the type of their error, its whole text, the reason, the key, or the hour or day (UTC) of their death."
+        description="The property by which dead letters are grouped: the type of their error, its whole text, the reason, the key, or the hour or day (UTC) of their death."
     ),
 ]
 AboveSeq = Annotated[
@@ -90,7 +90,7 @@ async def group_dead_letters(
     tags=["Dead letters"],
     media_type=NDJSON,
     description="Returns all dead letters that match, in seq order, one line of JSON each. They are read in pages, so dead letters"
-    " that appear or vanish meanwhile may be missing. A last line with `summary` and `code` says that the export could not go on.",
+    " that appear or vanish meanwhile may be missing. A last line with `summary` and `code` says that the export could not continue.",
 )
 @with_criteria(DeadLetterCriteria)
 async def export_dead_letters(context: Context, stream: StreamRef, consumer: ConsumerRef, **criteria: Any) -> Stream:

@@ -55,7 +55,7 @@ class PeekPage(SeqPage, frozen=True, kw_only=True):
     summary="Peek at a consumer's messages",
     tags=["Consumers"],
     description="Returns messages that are in flight, parked, blocked or next, without leasing them: the first ones, or the last"
-    f" in descending order. A page ends once its data and headers have {PAGE_SIZE}. What is next is searched in 10,000 messages"
+    f" in descending order. A page ends once its data and headers have {PAGE_SIZE}. The next ones are searched in 10,000 messages"
     " of the stream.",
 )
 @with_query
@@ -95,9 +95,10 @@ async def peek(context: Context, stream: StreamRef, consumer: ConsumerRef, asked
 
 @methods.change(f"{_PATH}/seek", summary="Move a consumer to a position", tags=["Consumers"])
 async def seek(context: Context, stream: StreamRef, consumer: ConsumerRef, data: JSONBody[Seek]) -> PositionAnswer:
-    """Moves the consumer. It reads on at the first message at or above `to`. Leases with messages above that end, and after a move
-    forward all leases. A move back loses nothing that waits below `to`. Dead letters stay. With `dry_run` nothing changes, and the answer says what would: `again` messages come again,
-    and `skipped` ones are passed over."""
+    """Moves the consumer. It reads on at the first message at or above `to`. Leases with messages above that end, and
+    after a move forward all leases. A move back loses nothing that waits below `to`. Dead letters stay. With `dry_run`
+    nothing changes, and the answer says what would: `again` messages are redelivered, and `skipped` ones are passed
+    over."""
     if data.dry_run:
         cached = await context.consumer(stream, consumer, "consume")
         preview = await context.reading.seek_preview(cached.stream.name, cached.name, data.target())
@@ -110,7 +111,7 @@ async def seek(context: Context, stream: StreamRef, consumer: ConsumerRef, data:
 @methods.read(f"{_PATH}/push", summary="Read what a push consumer does", tags=["Consumers"])
 async def read_push_status(context: Context, stream: StreamRef, consumer: ConsumerRef) -> PushStatusAnswer:
     """Returns the circuit breaker, the last answers of the endpoint, and how many messages the servers that run now have sent. 422
-    for a consumer that is no push consumer."""
+    for a consumer that is not a push consumer."""
     cached = await context.consumer(stream, consumer, "consume")
     status = await context.admin.push_status(cached.stream.name, cached.name)
     return PushStatusAnswer(structs.replace(status, url=await context.visible_url(cached.stream.name, status.url)))

@@ -23,7 +23,7 @@ from headrace.server.routes.context import AnyRequest, Context
 
 
 class SignIn(Struct, kw_only=True, forbid_unknown_fields=True):
-    """What a session begins with."""
+    """The body that begins a session."""
 
     token: Annotated[str, Meta(description="An access token.", examples=["hr_…"], max_length=200)]
 
@@ -34,7 +34,7 @@ class IdentityAnswer(Struct):
     data: Identity
 
 
-@methods.read("/me", summary="Read who the caller is", tags=["Tokens"])
+@methods.read("/me", summary="Read the caller's identity", tags=["Tokens"])
 async def read_me(context: Context) -> IdentityAnswer:
     """Returns the caller's name, its scopes, and how the server identified it: by a token, by a session of the console,
     by a proxy, or not at all (`open`), because no token exists."""

@@ -90,7 +90,7 @@ async def list_deliveries(context: Context, source: SourceRef, limit: Limit = 50
 @methods.edit("/sources/{source:str}", summary="Change a source", tags=["Sources"])
 async def edit_source(context: Context, source: SourceRef, data: Annotated[SourceSettings, Body()]) -> Source:
     """Changes settings of a source. Settings that are left out stay, also with PUT. Among `secrets`, `…` stands for
-    the secrets that the source has. This server applies the change at once, others within two seconds."""
+    the secrets that the source has. This server applies the change immediately, others within two seconds."""
     info = await context.source(source)
     changes = data.changes(info.kind)
     context.engine.transforms.check_settings(changes, info.settings)

@@ -13,8 +13,8 @@ _CONNECTION = re.compile(rb"(\r\nconnection:)([^\r\n]*)(?=\r\n)", re.IGNORECASE)
 
 
 def without_offer(data: bytes) -> bytes | None:
-    """Return the beginning of a connection's next request without the offer to go on in HTTP/2, as some clients make it with
-    each first request over http. A server ignores an offer that it doesn't take (RFC 9110, section 7.8).
+    """Return the beginning of a connection's next request without the offer to upgrade to HTTP/2, as some clients make
+    it with each first request over http. A server ignores an offer that it doesn't take (RFC 9110, section 7.8).
 
     The parser takes what follows such an offer for the other protocol, the body as well, while a proxy reads a body. Without
     the offer both read the same.

@@ -80,7 +80,7 @@ class Exchange:
         head: what the request asks for.
         connection: the connection that it came from.
         body: the body as far as it has arrived.
-        keep_alive: whether the connection goes on after the response.
+        keep_alive: whether the connection stays open after the response.
 
     Attributes:
         began: when its answer began, for those without a task.
@@ -107,7 +107,7 @@ class Exchange:
 
     @property
     def scope(self) -> Scope:
-        """What the application needs of the scope of ASGI."""
+        """The parts of the ASGI scope that the application needs."""
         if self._scope is None:
             connection = self._connection
             ends = {"scheme": connection.scheme, "server": connection.server, "client": connection.client}

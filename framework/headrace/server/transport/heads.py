@@ -49,8 +49,8 @@ class Head:
 class KnownHeads:
     """The heads that the connections of a server have parsed.
 
-    A head is remembered only if it came at the beginning of a piece of input that ended with the request's body, and
-    if the connection goes on after it. When there are too many, all are forgotten. Access tokens in them stay in memory
+    A head is remembered only if it came at the beginning of a piece of input that ended with the request's body, and if
+    the connection stays open after it. When there are too many, all are forgotten. Access tokens in them stay in memory
     for as long, and are checked in every request.
     """
 

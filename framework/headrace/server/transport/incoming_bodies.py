@@ -1,4 +1,4 @@
-"""Bodies that are being received. They have no timers of their own. All of them are checked at an interval."""
+"""Bodies that are being received. They have no separate timers. All of them are checked at an interval."""
 
 from __future__ import annotations
 

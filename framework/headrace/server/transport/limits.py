@@ -5,7 +5,7 @@ Each token has a share of the places and bytes. Callers that the server doesn't 
 each address has a part. So no caller can use up what the others need.
 
 Every request passes here, thousands a second, so a request costs two additions, and its body one
-entry in a set. Bodies have no timers of their own. All of them are checked at an interval.
+entry in a set. Bodies have no separate timers. All of them are checked at an interval.
 """
 
 from __future__ import annotations
@@ -272,7 +272,7 @@ class Limits:
             Problem: no place became free in time (503).
         """
         caller: Caller = scope.get(_CALLER) or Stranger(self.clients.address_of(scope))
-        # Strangers have one place of their own, which goes round their addresses. While no token exists, nobody is a
+        # Strangers have one separate place, which goes round their addresses. While no token exists, nobody is a
         # stranger, and all places go round the addresses.
         places = self._signing_in if isinstance(scope.get(_CALLER), Stranger) else self._managing
         try:

@@ -2,7 +2,7 @@
 
 One token may have hundreds of requests under way. Each of them takes the event loop for a moment, and a request of
 another token would wait behind all of them at each of its steps. So while several tokens are active, each has a limited
-number of requests in progress, and its others wait in a queue of their own.
+number of requests in progress, and its others wait in a separate queue.
 
 The limit follows from the delay of the loop, as in TCP's congestion control: it rises by one per interval, and falls by
 a third while a timer fires late or calls wait for a connection of the database. A busy loop is always a few

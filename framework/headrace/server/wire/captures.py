@@ -43,8 +43,8 @@ class PostgresSource(Struct, kw_only=True):
     stream_id: str
     replication_slot: Annotated[str, Meta(description="The name of its slot at the captured server.")]
     state: Annotated[str, Meta(description="How it goes.", examples=["running"])]
-    reason: Annotated[str | None, Meta(description="What it waits for, or why it can't go on.")]
-    mend: Annotated[str | None, Meta(description="The statement, or the command, that mends it.")]
+    reason: Annotated[str | None, Meta(description="The cause of its waiting, or the reason why it can't continue.")]
+    mend: Annotated[str | None, Meta(description="The statement or command that fixes it.")]
     capture: Annotated[CaptureInfo, Meta(description="All of how it goes.")]
     inserted_at: datetime
     updated_at: datetime
@@ -79,5 +79,6 @@ class DeletedSource(Struct, kw_only=True):
     id: str
     deleted: bool = True
     left: Annotated[
-        str | UnsetType, Meta(description="By `force`: what was left behind at the database that was captured.")
+        str | UnsetType,
+        Meta(description="With `force`: the slot and publication that were left behind in the captured database."),
     ] = UNSET

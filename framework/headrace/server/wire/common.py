@@ -23,10 +23,11 @@ class Listed(Struct, Generic[T], omit_defaults=True):
 
     data: list[T]
     next: Annotated[
-        int | str | None, Meta(description="Given if the list may go on: send it as `after` for the next page.")
+        int | str | None, Meta(description="Given if there may be later results: send it as `after` for the next page.")
     ] = None
     prev: Annotated[
-        int | str | None, Meta(description="Given if the list may go back: send it as `before` for the previous page.")
+        int | str | None,
+        Meta(description="Given if there may be earlier results: send it as `before` for the previous page."),
     ] = None
     unavailable: Annotated[
         list[str], Meta(description="The further databases that did not answer, and whose objects are missing here.")
@@ -42,7 +43,7 @@ class Error(Struct, kw_only=True, omit_defaults=True):
         Meta(description="For programs.", examples=["unknown_stream"]),
     ]
     validation_errors: Annotated[
-        dict[str, list[str]] | None, Meta(description="What is wrong with which field.", examples=[{"name": ["…"]}])
+        dict[str, list[str]] | None, Meta(description="The errors of each field.", examples=[{"name": ["…"]}])
     ] = None
     stale: Annotated[list[str] | None, Meta(description="Of a strict settle: the ack ids whose leases were lost.")] = (
         None

@@ -62,7 +62,9 @@ class _ConsumerFields(Struct, kw_only=True):
     backoff: BackoffAnswer
     push: PushAnswer | None
     url: Annotated[str | None, Meta(description="The same as `push.url`.")]
-    paused_until: Annotated[datetime | None, Meta(description="The end of year 9999: until somebody resumes it.")]
+    paused_until: Annotated[
+        datetime | None, Meta(description="The end of year 9999 stands for a pause without an end.")
+    ]
     inserted_at: datetime
     updated_at: datetime
     info: Annotated[ConsumerInfo, Meta(description="All that is known of it.")]

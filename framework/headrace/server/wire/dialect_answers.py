@@ -1,7 +1,6 @@
 """Answers of dialects B (pull consumers) and C (consume API).
 
-Messages are decoded no more than necessary. Their parts are sliced out as raw JSON and assembled
-anew.
+Messages are decoded no more than necessary. Their parts are sliced out as raw JSON and reassembled.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ class MessageJourney(Struct, kw_only=True):
             description="Why it is no longer in the stream. `removed` by retention, or by a newer message of its key."
         ),
     ]
-    erased: Annotated[Erasure | None, Meta(description="What is left of an erased message.")]
+    erased: Annotated[Erasure | None, Meta(description="The trace of an erased message.")]
     consumers: Annotated[
         list[JourneyStop],
         Meta(description="By name. Of a message that is gone, only those that have it still, or have missed it."),
@@ -87,6 +87,6 @@ class SearchAnswer(Struct, kw_only=True):
 
 
 class PushStatusAnswer(Struct):
-    """What a push consumer does."""
+    """The activity of a push consumer."""
 
     data: PushStatus

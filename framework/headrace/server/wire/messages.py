@@ -56,7 +56,7 @@ class PeekInfo(Struct, kw_only=True):
     ack_id: Annotated[str | None, Meta(description="Of a message in flight, to settle it by.")]
     deliver_count: Annotated[int, Meta(description="Deliveries that counted, the one in flight included.")]
     state: Literal["in_flight", "parked", "blocked", "next"]
-    not_visible_until: Annotated[datetime | None, Meta(description="When its lease ends, or it comes again.")]
+    not_visible_until: Annotated[datetime | None, Meta(description="When its lease expires, or it is redelivered.")]
     owner: Annotated[str | None, Meta(description="Who has it in flight.")]
 
 
@@ -86,7 +86,7 @@ class ConsumerStanding(Struct, kw_only=True):
     consumer: Annotated[str, Meta(description="Its name.")]
     seq: Annotated[int, Meta(description="Of the message.")]
     state: Literal["in_flight", "parked", "blocked", "replaying", "pending", "dead_letter", "filtered", "acked"]
-    deliver_count: Annotated[int | None, Meta(description="Deliveries that counted; null if nobody remembers.")]
+    deliver_count: Annotated[int | None, Meta(description="Deliveries that counted, or null if they are not known.")]
     not_visible_until: datetime | None
     owner: str | None
 
@@ -120,7 +120,7 @@ class Erase(Struct, kw_only=True, forbid_unknown_fields=True):
     reason: Annotated[
         str | None,
         Meta(
-            description="Why, for people. It is stored.",
+            description="The reason, as text. It is stored.",
             examples=["request 2031-17"],
             extra_json_schema={"maxLength": MAX_ERROR},
         ),
@@ -224,7 +224,7 @@ class Settle(Struct, kw_only=True, forbid_unknown_fields=True):
     ack_tokens: Annotated[
         list[str] | UnsetType, Meta(description="The same as `ack_ids`.", extra_json_schema=_ACK_IDS)
     ] = UNSET
-    strict: Annotated[bool, Meta(description="Whether lost leases are told, by 409.")] = False
+    strict: Annotated[bool, Meta(description="Whether lost leases are reported, by 409.")] = False
 
 
 class Nack(Settle, kw_only=True, forbid_unknown_fields=True):
@@ -233,11 +233,11 @@ class Nack(Settle, kw_only=True, forbid_unknown_fields=True):
     delay_ms: Annotated[
         float | None,
         Meta(
-            description="When they come again; null for at once, or by the consumer's own backoff.",
+            description="The delay before redelivery. null for none, or for the consumer's own backoff.",
             extra_json_schema=_DELAY,
         ),
     ] = None
-    error: Annotated[str | None, Meta(description="Why, for people. The first 2,000 characters are kept.")] = None
+    error: Annotated[str | None, Meta(description="The error, as text. The first 2,000 characters are kept.")] = None
     snooze: Annotated[
         bool,
         Meta(description="Nothing has failed, and the attempt doesn't count. It needs `delay_ms`, and has no `error`."),

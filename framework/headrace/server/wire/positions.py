@@ -18,7 +18,7 @@ class Seek(Struct, kw_only=True, forbid_unknown_fields=True):
         Meta(description='A seq, a time, "start" or "end".', examples=["start", 4711, "2030-01-31T12:00:00Z"]),
     ]
 
-    dry_run: Annotated[bool, Meta(description="Only say what the seek would do.")] = False
+    dry_run: Annotated[bool, Meta(description="Only report what the seek would do.")] = False
 
     def target(self) -> int | datetime | str:
         """Return the position as `Admin.seek` takes it. Raises a `Problem` for any other value."""
@@ -39,7 +39,9 @@ class Position(Struct, kw_only=True, rename={"before": "from", "after": "to"}):
     after: Annotated[int | UnsetType, Meta(description="The position that it would have.")] = UNSET
     again: Annotated[
         int | UnsetType,
-        Meta(description="Messages up to the position now that would come again, those in flight and parked included."),
+        Meta(
+            description="Messages up to the current position that would be redelivered, including those in flight and parked."
+        ),
     ] = UNSET
     again_exact: Annotated[bool | UnsetType, Meta(description="Whether `again` is counted, and not estimated.")] = UNSET
     skipped: Annotated[

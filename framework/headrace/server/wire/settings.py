@@ -106,7 +106,7 @@ def renamed(spec: type[Struct], sent: Mapping[str, Any]) -> dict[str, Any]:
 
 def invalid_field(field: str, sentence: str) -> Problem:
     """Return the error for an invalid field of a request."""
-    return invalid(f"{field} can't be so: {sentence}.", field, f"{sentence}.")
+    return invalid(f"{field} is invalid: {sentence}.", field, f"{sentence}.")
 
 
 def _seconds(sent: Any) -> Any:

@@ -92,9 +92,9 @@ def _secrets(found: dict[str, Any]) -> dict[str, Any]:
 class NewSource(SourceSettings, kw_only=True, forbid_unknown_fields=True):
     """A source to be created."""
 
-    kind: Annotated[
-        Kind, Meta(description="`webhook`: what is delivered to the server. `postgres`: tables that are captured.")
-    ] = "webhook"
+    kind: Annotated[Kind, Meta(description="`webhook`: deliveries to the server. `postgres`: captured tables.")] = (
+        "webhook"
+    )
     name: Annotated[str, described(WebhookSpec, "name", pattern=f"^{NAME.pattern}$")]
     stream: Annotated[str, Meta(description="Where messages go to, by id or name.", examples=["mystream"])]
     into_existing: Annotated[

@@ -38,7 +38,7 @@ class SourceStopped(SourceFailed):
     """
 
     def __init__(self, reason: str, mend: str | None = None) -> None:
-        super().__init__(reason if mend is None else f"{reason} Mend it with: {mend}")
+        super().__init__(reason if mend is None else f"{reason} To fix it: {mend}")
         self.reason = reason
         self.mend = mend
 

@@ -52,7 +52,7 @@ class PostgresSpec(PostgresSettings, frozen=True, kw_only=True):
         elif self.sort is not None or self.deletes != "ignore":
             setting = "sort" if self.sort is not None else "deletes"
             raise ConfigurationError(
-                f"{setting} of {self.owner} is of mode='rows' only: leave it out, or take mode='rows'."
+                f"{setting} of {self.owner} is for mode='rows' only: leave it out, or use mode='rows'."
             )
         self._check_names()
 
@@ -78,7 +78,7 @@ class PostgresSpec(PostgresSettings, frozen=True, kw_only=True):
             name = self._table(table)
             if name not in self.tables:
                 raise ConfigurationError(
-                    f"columns of {self.owner} has {name}, which is none of its tables: {', '.join(self.tables[:5])}."
+                    f"columns of {self.owner} has {name}, which is not one of its tables: {', '.join(self.tables[:5])}."
                 )
             settled[name] = self._distinct(f"columns of {name}", columns, MOST_COLUMNS)
         force_setattr(self, "columns", settled)
@@ -119,7 +119,7 @@ class PostgresSpec(PostgresSettings, frozen=True, kw_only=True):
         force_setattr(self, "group", self._distinct("group", self.group, MOST_GROUP))
         if self.mode == "rows":
             raise ConfigurationError(
-                f"group of {self.owner} can't be with mode='rows', where each row is under its primary key: leave it out."
+                f"group of {self.owner} can't be used with mode='rows', where each row is under its primary key: leave it out."
             )
 
     def _check_key(self) -> None:
@@ -128,15 +128,15 @@ class PostgresSpec(PostgresSettings, frozen=True, kw_only=True):
         template = RowKeyTemplate(self.key)
         if self.group is not None and set(self.group) != set(template.columns):
             raise ConfigurationError(
-                f"group and key of {self.owner} contradict each other: what is in the key says what is kept apart and in order;"
-                " leave group out."
+                f"group and key of {self.owner} contradict each other: the key alone decides which messages are in order. Leave group"
+                " out."
             )
 
     def _check_rows(self) -> None:
         if self.actions != ACTIONS:
             raise ConfigurationError(
-                f"actions of {self.owner} can't be with mode='rows', which tells of rows and not of what happened to them: leave it"
-                " out, or take mode='changes'."
+                f"actions of {self.owner} can't be used with mode='rows', which publishes rows and not their changes: leave it"
+                " out, or use mode='changes'."
             )
         if self.sort is not None and (not isinstance(self.sort, str) or not self.sort):
             raise ConfigurationError(f"sort of {self.owner} must be a column's name, such as 'updated_at'.")
@@ -145,8 +145,8 @@ class PostgresSpec(PostgresSettings, frozen=True, kw_only=True):
         template = RowKeyTemplate(self.key)
         if not template.columns:
             raise ConfigurationError(
-                f"The key template {self.key!r} of {self.owner} has no column of the row: with mode='rows' each row needs a key of its"
-                " own, such as orders.{record.id}."
+                f"The key template {self.key!r} of {self.owner} has no column of the row: with mode='rows' each row needs its own"
+                " key, such as orders.{record.id}."
             )
         if len(self.tables) > 1 and not template.of_table:
             raise ConfigurationError(
@@ -163,12 +163,12 @@ class PostgresSpec(PostgresSettings, frozen=True, kw_only=True):
         for setting, name in (("slot", self.slot), ("shared_slot", self.shared_slot)):
             if name is not None and not (isinstance(name, str) and _SLOT.fullmatch(name)):
                 raise ConfigurationError(
-                    f"{setting}={name!r:.80} of {self.owner} is no replication slot's name: it has 1 to 63 lower-case letters, digits and '_'."
+                    f"{setting}={name!r:.80} of {self.owner} is not the name of a replication slot: that has 1 to 63 lower-case letters, digits and '_'."
                 )
         if self.shared_slot is not None and (self.slot is not None or self.publication is not None):
             setting = "publication" if self.slot is None else "slot"
             raise ConfigurationError(
-                f"shared_slot of {self.owner} can't be with {setting}: Headrace creates a shared slot and the publications of its"
+                f"shared_slot of {self.owner} can't be used with {setting}: Headrace creates a shared slot and the publications of its"
                 f" sources. Leave {setting} out."
             )
         if self.publication is not None and not (
@@ -177,14 +177,14 @@ class PostgresSpec(PostgresSettings, frozen=True, kw_only=True):
             and 1 <= len(self.publication.encode()) <= LONGEST_NAME
         ):
             raise ConfigurationError(
-                f"publication={self.publication!r:.80} of {self.owner} is no publication's name: it has 1 to 63 bytes of printable text."
+                f"publication={self.publication!r:.80} of {self.owner} is not the name of a publication: that has 1 to 63 bytes of printable text."
             )
 
     def _table(self, name: object) -> str:
         try:
             return table_names.canonical(name)  # type: ignore[arg-type]
         except ConfigurationError as error:
-            raise ConfigurationError(f"{self.owner} can't be. {error}") from None
+            raise ConfigurationError(f"{self.owner} is invalid. {error}") from None
 
     def _distinct(self, what: str, values: object, most: int) -> tuple[str, ...]:
         """Return the names. Raises `ConfigurationError` if one occurs twice, or there are too few or

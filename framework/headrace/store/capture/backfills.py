@@ -120,7 +120,7 @@ def _place(name: str, text: str | None) -> tuple[datetime | None, UUID | None]:
         return datetime.fromisoformat(time).replace(tzinfo=UTC), UUID(id_)
     except ValueError:
         raise InvalidInput(
-            f"{name}={text[:80]!r} is no place of a list of backfills. Send `next` or `prev` of another page.",
+            f"{name}={text[:80]!r} is not a place of a list of backfills. Send `next` or `prev` of another page.",
             field=name,
         ) from None
 

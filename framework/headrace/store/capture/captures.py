@@ -253,7 +253,7 @@ async def begin_capture(
 
 
 async def captured_tables(executor: Executor, number: int) -> dict[str, CapturedTable]:
-    """What is stored of a source's tables, by their names in its settings."""
+    """The stored facts of a source's tables, by their names in its settings."""
     rows = await executor.fetch("select * from headrace_internal.captured_tables($1)", number)
     names = ("fingerprint", "unfinished", "failure")
     return {row["relation"]: CapturedTable(**{name: row[name] for name in names}) for row in rows}
@@ -336,8 +336,8 @@ async def interrupt_capture(executor: Executor, id: str) -> None:  # noqa: A002
 
 
 async def reset_capture(executor: Executor, id: str, *, now: datetime | None = None) -> None:  # noqa: A002
-    """Start a capture anew, by the source's id. Its position is forgotten, and its backfills end. Raises
-    `UnknownSource`.
+    """Restart a capture from the beginning, by the source's id. Its position is forgotten, and its backfills end.
+    Raises `UnknownSource`.
 
     Changes that were committed after that position and before the capture restarts are missing. Only a new
     backfill replaces them.

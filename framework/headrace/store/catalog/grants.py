@@ -24,7 +24,7 @@ _APPLY = "select headrace_internal.apply_grants();"
 
 
 class Grant(msgspec.Struct, frozen=True, kw_only=True):
-    """What one role may do.
+    """The grants of one role.
 
     Attributes:
         stream: the name of the stream. None for all streams.

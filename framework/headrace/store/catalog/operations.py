@@ -52,7 +52,7 @@ async def delete_consumer(
     """Delete a consumer, with its position and its dead letters.
 
     Args:
-        force: delete it even if workers use it. What they settle afterwards has no effect.
+        force: delete it even if workers use it. Their later settles have no effect.
 
     Raises:
         InUse: workers use it or wait for its next message, or another transaction held a lock for 5 seconds.

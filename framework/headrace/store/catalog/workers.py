@@ -41,7 +41,7 @@ async def workers(executor: Executor, *, now: datetime | None = None) -> tuple[d
 async def consumer_at_work(
     executor: Executor, stream: str, name: str, *, now: datetime | None = None
 ) -> list[tuple[datetime, ConsumerAtWork]]:
-    """What the running processes report of a consumer, and when each did."""
+    """The reports of the running processes on a consumer, with their times."""
     rows = await executor.fetch(
         "select * from headrace_internal.consumer_at_work($1, $2, coalesce($3, clock_timestamp()))", stream, name, now
     )

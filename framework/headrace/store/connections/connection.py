@@ -43,7 +43,7 @@ class AssignedId:
     """The id that a transaction got at its BEGIN, by a query.
 
     Attributes:
-        xid: the id. None after the transaction has begun anew, without an id.
+        xid: the id. None after the transaction has begun again, without an id.
         statements: BEGIN and the statements that followed it.
         queries: how many queries the connection had sent then.
     """
@@ -138,7 +138,7 @@ class Connection(DriverConnection):
         """Begin a transaction and assign its id, in one round trip.
 
         The connection must keep prepared statements, as it does without a pooler. If the first statement is one that must
-        precede all queries, the transaction is begun anew without an id.
+        precede all queries, the transaction is begun again without an id.
 
         Args:
             settings: statements that follow the BEGIN. They return no rows.
@@ -303,7 +303,7 @@ class Connection(DriverConnection):
             self._is_altered = self._is_altered or suspension_clock() - self.opened_at >= READ_ONLY_TIME
             raise
         except asyncpg.InvalidSQLStatementNameError:
-            # User code has deallocated the driver's statements, which the driver would go on to use.
+            # User code has deallocated the driver's statements, which the driver would still use.
             self.terminate()
             raise
         except AttributeError as error:

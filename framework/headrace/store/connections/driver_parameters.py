@@ -27,7 +27,7 @@ _SETTING = re.compile(r"(?:^|\s)(?:-c\s*|--)([A-Za-z_][\w.-]*)\s*=")
 
 
 class DriverParameters:
-    """What a database URL says about connections.
+    """The parameters of a database URL for connections.
 
     Args:
         dsn: a database URL, or libpq's pairs.

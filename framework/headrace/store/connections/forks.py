@@ -1,7 +1,7 @@
 """Connections in the children that a process forks, as handlers do with `multiprocessing` up to Python 3.13.
 
 A child has the sockets of its parent. If the parent is killed while a child lives, the server doesn't notice, and keeps the
-sessions of the parent. A child that goes on in the parent's code would write into them. So a child gives them up.
+sessions of the parent. A child that continues in the parent's code would write into them. So a child gives them up.
 """
 
 from __future__ import annotations

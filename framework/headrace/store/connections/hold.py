@@ -138,7 +138,7 @@ class Hold:
         return self.connection if self._renewed else renewed(self.connection)
 
     def break_off(self) -> None:
-        """Close the connection at once. The server rolls back what is open on it."""
+        """Close the connection immediately. The server rolls back what is open on it."""
         self._open = None
         with suppress(asyncpg.InterfaceError):  # the connection is closed already and has left its pool
             self.connection.terminate()

@@ -142,7 +142,7 @@ class ConnectionPool:
         if asyncio.get_running_loop() is not self._loop:
             raise ConfigurationError(
                 "The app was connected in another event loop. Call it there, from a thread with anyio.from_thread.run(app.publish, …)"
-                " or asyncio.run_coroutine_threadsafe(app.publish(…), loop).result(), or connect an app of your own in this loop."
+                " or asyncio.run_coroutine_threadsafe(app.publish(…), loop).result(), or connect another app in this loop."
             )
 
     async def expire(self) -> None:
@@ -152,7 +152,7 @@ class ConnectionPool:
         await self._spare.return_all()
 
     def terminate(self) -> None:
-        """Close all connections at once, including those in use."""
+        """Close all connections immediately, including those in use."""
         self._close()
         self._spare.forget()
         self._pool.terminate()

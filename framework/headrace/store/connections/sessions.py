@@ -1,4 +1,4 @@
-"""What the statements of user code leave in a session, which others use afterwards."""
+"""Changes that the statements of user code leave in a session, which others use afterwards."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _HELD_CURSOR = re.compile(r"\bwith\s+hold\b")
 
 
 def drops_statements(statement: str) -> bool:
-    """Whether it may drop the prepared statements of the driver, which would go on to use them."""
+    """Whether it may drop the prepared statements of the driver, which would still use them."""
     return "deallocate" in (text := statement.lower()) or "discard" in text
 
 

@@ -11,7 +11,7 @@ Thing = TypeVar("Thing")
 
 
 class Unused(Generic[Thing]):
-    """Things that wait for their next use. One that nobody takes is ended, in a task of its own.
+    """Things that wait for their next use. One that stays unused is ended, in a separate task.
 
     Args:
         seconds: returns how long a thing may wait.

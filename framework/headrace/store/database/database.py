@@ -146,7 +146,7 @@ class Database:
             await self._connector.learn_settings(probe)
 
     async def learn_ownership(self) -> None:
-        """Find out anew what `owns` says, because the schema may have been created."""
+        """Find out again what `owns` says, because the schema may have been created."""
         self.owns = await self.fetchval(OWNS)
 
     async def close(self) -> None:

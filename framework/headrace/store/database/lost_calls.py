@@ -55,7 +55,7 @@ to wait.
 
 
 class Backend(msgspec.Struct, frozen=True):
-    """What a backend is doing, from `pg_stat_activity`.
+    """The activity of a backend, from `pg_stat_activity`.
 
     Attributes:
         age: seconds since the backend started.

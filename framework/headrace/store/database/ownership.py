@@ -78,7 +78,7 @@ async def become_owner(connection: asyncpg.Connection[Any], owner: str | None) -
                 " that may create in the database, and that is a member of both owners."
             ) from error
     elif current is not None:
-        # What a superuser or a member created in the schema before all of it belonged to one role.
+        # Objects that a superuser or a member created in the schema before all of it belonged to one role.
         await _transfer(connection, current)
     target = owner or current
     if target is not None and target != await connection.fetchval("select current_user"):

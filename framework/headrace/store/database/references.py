@@ -1,5 +1,5 @@
-"""References to the URL of a database: `env:NAME`, an environment variable, or `file:/path`, a file. What is stored of a
-database is its reference, so that no dump and no answer contains a password."""
+"""References to the URL of a database: `env:NAME`, an environment variable, or `file:/path`, a file. Only the reference
+of a database is stored, so that no dump and no answer contains a password."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def resolve(reference: str, environment: Mapping[str, str] = os.environ) -> str:
         )
     if not is_url(url):
         raise ConfigurationError(
-            f"What {reference} contains is no Postgres URL. Put one there, such as postgresql://user:password@host:5432/database."
+            f"The content of {reference} is not a Postgres URL. Put one there, such as postgresql://user:password@host:5432/database."
         )
     return url
 
@@ -67,13 +67,13 @@ def _content(path: str) -> str:
     try:
         text = _read(path)
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else "it is no text"
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else "it is not text"
         raise ConfigurationError(
             f"The URL of the database can't be read from file:{path}: {reason}. Let the user of this server or command read it."
         ) from error
     if text is None:
         raise ConfigurationError(
-            f"The URL of the database can't be read from file:{path}, which is no regular file of at most {_MAX_FILE:,} bytes."
+            f"The URL of the database can't be read from file:{path}, which is not a regular file of at most {_MAX_FILE:,} bytes."
             " Name a file that contains the URL alone."
         )
     return text.strip()

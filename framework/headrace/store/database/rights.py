@@ -1,4 +1,4 @@
-"""What the role of a connection may do in Headrace's schema."""
+"""The rights that the role of a connection has in Headrace's schema."""
 
 from __future__ import annotations
 

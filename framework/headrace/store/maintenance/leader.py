@@ -34,7 +34,7 @@ async def lead(executor: Executor, candidate: UUID, term: float, *, now: datetim
 
 
 async def resign(executor: Executor, leader: UUID) -> None:
-    """End the leader's term, so that another process can take over at once. Raises `StoreUnavailable`."""
+    """End the leader's term, so that another process can take over immediately. Raises `StoreUnavailable`."""
     await executor.fetchval("select headrace_internal.resign($1)", leader)
 
 

@@ -25,7 +25,7 @@ class Owner(NamedTuple):
 
 
 class CheckIn(NamedTuple):
-    """What an owner has in the store.
+    """The leases of an owner in the store.
 
     Attributes:
         history: the history of the database, see `Batch.history`.

@@ -62,7 +62,7 @@ async def forget_erased(executor: Executor, consumers: Sequence[int], seqs: Sequ
 async def erasures(
     executor: Executor, stream: str, *, limit: int = 100, above: int = 0, below: int | None = None
 ) -> Page[Erasure]:
-    """What is left of the erased messages of a stream, in the order of seq: the first ones above a seq, or the last ones
+    """The traces of the erased messages of a stream, in the order of seq: the first ones above a seq, or the last ones
     below one. Raises `UnknownStream`."""
     rows = await executor.fetch(
         "select * from headrace_internal.erasure_page($1, $2, $3, $4)", stream, limit, above, below

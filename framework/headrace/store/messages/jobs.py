@@ -75,7 +75,7 @@ async def jobs(
 
 
 async def cancel_job(executor: Executor, stream: str, id: UUID, *, now: datetime | None = None) -> bool:  # noqa: A002
-    """Cancel a job of a stream. What it has done stays done. Returns whether it was waiting or running."""
+    """Cancel a job of a stream. Its finished work stays done. Returns whether it was waiting or running."""
     found: bool = await executor.fetchval(
         "select headrace_internal.cancel_job($1, $2, coalesce($3, clock_timestamp()))", stream, id, now
     )
@@ -118,7 +118,7 @@ async def release_job(executor: Executor, job: ClaimedJob) -> None:
 
 
 async def fail_job(executor: Executor, job: ClaimedJob, error: str, *, now: datetime | None = None) -> None:
-    """End a job that can't go on."""
+    """End a job that can't continue."""
     await executor.fetchval(
         "select headrace_internal.end_job($1, $2, $3, coalesce($4, clock_timestamp()))", job.id, job.claim, error, now
     )

@@ -20,7 +20,7 @@ async def replay(executor: Executor, consumer: int, selection: Selection, *, dry
 
     They come before new messages, in the order of seq, with attempts counted from zero. Messages that are
     parked, blocked or not read yet are left out. So are those in flight, except those of an ordered consumer that are later
-    than a replayed message of their key: they come again after it. With `dry_run` they are only counted.
+    than a replayed message of their key: they are redelivered after it. With `dry_run` they are only counted.
 
     Returns:
         How many. Raises `UnknownConsumer`.

@@ -61,7 +61,7 @@ async def seek_preview(
     examine: int = PREVIEWED,
     now: datetime | None = None,
 ) -> SeekPreview:
-    """What moving the consumer would do. Nothing changes.
+    """The effects of moving the consumer. Nothing changes.
 
     Args:
         seq, time: as for `seek_to`. The seq 0 is the start. Without both, the end.

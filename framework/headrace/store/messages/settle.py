@@ -52,7 +52,7 @@ async def settle(
     )
     if rows and rows[0][0] is None:
         raise TimelineChanged(
-            "The server was restarted, failed over or was restored: check in, which says what of the earlier leases is valid."
+            "The server was restarted, failed over or was restored: check in to learn which of the earlier leases are valid."
         )
     return [Lost(*row) for row in rows]
 

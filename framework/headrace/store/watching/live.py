@@ -12,7 +12,7 @@ from headrace.store.database.database import Executor
 
 
 class LiveFigures(msgspec.Struct, frozen=True):
-    """What changes all the time, by the numbers of streams and consumers in the database.
+    """The figures that change all the time, by the numbers of streams and consumers in the database.
 
     Attributes:
         at: the time by the database's clock.

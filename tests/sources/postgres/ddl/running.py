@@ -67,7 +67,7 @@ class Case:
 
 
 class Trial:
-    """A case that runs in a database of its own. The tables `t` and `other` are captured in both modes."""
+    """A case that runs in a separate database. The tables `t` and `other` are captured in both modes."""
 
     def __init__(self, case: Case, row: Row, database: store.Database, connection: Any) -> None:
         self._case = case

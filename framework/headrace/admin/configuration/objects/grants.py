@@ -32,4 +32,4 @@ async def step(executor: Executor, desired: Desired, declared: Declared) -> Step
     async def give(connection: Executor) -> None:
         await store.change_grants(connection, [right])
 
-    return creation("grant", desired.object, {}, give, "It counts for the next call of the role.")
+    return creation("grant", desired.object, {}, give, "It applies to the next call of the role.")

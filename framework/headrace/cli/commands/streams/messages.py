@@ -205,7 +205,7 @@ def erase(
     name: StreamName,
     /,
     *seqs: Annotated[int, Parameter(help="The seqs of the messages.", validator=Number(gte=1))],
-    reason: Annotated[str | None, Parameter(show_default=False, help="Why, for people. It is stored.")] = None,
+    reason: Annotated[str | None, Parameter(show_default=False, help="The reason, as text. It is stored.")] = None,
     yes: YesOption = False,
     backend: Backend = Backend(),  # noqa: B008 - frozen
     json: JsonOption = False,

@@ -71,7 +71,7 @@ class ConsumerActions(ObserveScreen):
                 return
             done = await self.observer.apply_change(admin.pause(info.stream, info.name), f"{name} is paused.")
         else:
-            text = f"This resumes delivery to {name} at once. At most {count(info.lag, 'message')} are waiting."
+            text = f"This resumes delivery to {name} immediately. At most {count(info.lag, 'message')} are waiting."
             if not await self._confirmed("Resume", text, "Resume"):
                 return
             done = await self.observer.apply_change(admin.resume(info.stream, info.name), f"{name} is resumed.")

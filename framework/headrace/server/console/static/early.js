@@ -7,7 +7,7 @@
 }
 
 // Asks what every page asks first, while the modules are loaded. `shared/api.js` takes the answers. That of the live state may be
-// of the last minute: the page is there at once, and asks again soon.
+// of the last minute: the page is there immediately, and is refreshed soon.
 globalThis.headraceEarly = Object.fromEntries(
   ["me", "live"].map((target) => {
     const headers = { accept: "application/json", "x-headrace-console": "first" };

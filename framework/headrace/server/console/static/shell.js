@@ -48,7 +48,7 @@ const PAGES = [
 ];
 
 /**
- * Who the user is: `me` is null if nobody is signed in, and undefined if `error` prevents to know it.
+ * Who the user is: `me` is null if there is no session, and undefined if `error` prevents to know it.
  * @returns {Promise<{me: any, error: import("./shared/api.js").ApiError | null}>}
  */
 async function identify() {
@@ -109,7 +109,7 @@ function Frame({ me, address }) {
   `;
 }
 
-/** The icon, as in `icon.svg`. In the page it costs less than an image, which is a document of its own to the browser. */
+/** The icon, as in `icon.svg`. In the page it costs less than an image, which the browser treats as a separate document. */
 const Mark = () => html`<svg viewBox="0 0 32 32" width="24" height="24" aria-hidden="true">
   <rect width="32" height="32" rx="7" fill="#0b7285" />
   <path d="M5 11c4-4 7-4 11 0s7 4 11 0M5 17c4-4 7-4 11 0s7 4 11 0M5 23c4-4 7-4 11 0s7 4 11 0" fill="none" stroke="#fff" stroke-width="2.6" stroke-linecap="round" />
@@ -168,7 +168,7 @@ function Theme() {
   </label>`;
 }
 
-/** Says when the server or its database is away. What was shown last stays. */
+/** Says when the server or its database is unavailable. The last state stays. */
 function Banner({ live }) {
   const [away, setAway] = useState(null);
   useEffect(() => {
@@ -177,16 +177,16 @@ function Banner({ live }) {
     return () => events.removeEventListener("contact", onContact);
   }, []);
   const database = live.data?.data.database;
-  const since = live.at ? ` What you see is of ${local(new Date(live.at).toISOString())}.` : "";
+  const since = live.at ? ` The last state shown is of ${local(new Date(live.at).toISOString())}.` : "";
   if (away) {
-    return html`<div class="banner bad" role="alert">The server does not answer.${since} It is tried again.</div>`;
+    return html`<div class="banner bad" role="alert">The server does not answer.${since} Retrying.</div>`;
   }
   if (live.error && live.error.status >= 500) {
     return html`<div class="banner bad" role="alert">${live.error.message}${since}</div>`;
   }
   if (database && !database.reachable) {
     return html`<div class="banner bad" role="alert">
-      The database is away${database.error ? `: ${database.error}` : "."} What you see is of ${local(live.data.data.at)}.
+      The database is unavailable${database.error ? `: ${database.error}` : "."} The last state shown is of ${local(live.data.data.at)}.
     </div>`;
   }
   const offset = database?.clock_offset_seconds;

@@ -21,7 +21,7 @@ async def exported(read: Callable[[int], Awaitable[Page[DeadLetter]]], page: Pag
     """Yield all dead letters as lines of JSON, beginning with a page that was read already. `read` reads the page above a
     seq.
 
-    An error ends them with a line of its own, since the answer has begun.
+    An error ends them with a separate line, since the answer has begun.
     """
     while page:
         yield b"".join(msgspec.json.encode(letter) + b"\n" for letter in page)

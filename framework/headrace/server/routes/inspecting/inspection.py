@@ -42,7 +42,7 @@ class Search(SeqPage, frozen=True, kw_only=True):
     summary="Search messages",
     tags=["Messages"],
     description="Does one step of a search, from the newest message on, or upwards from `after`. It ends after about a second,"
-    f" after {EXAMINED:,} messages, once it has found `limit` messages, or {PAGE_SIZE}. Go on with `before` (or `after`) as"
+    f" after {EXAMINED:,} messages, once it has found `limit` messages, or {PAGE_SIZE}. Continue with `before` (or `after`) as"
     " `position`, while there is `more`. Closing the connection ends it in the database, too.",
 )
 @with_query

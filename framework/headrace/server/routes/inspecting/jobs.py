@@ -32,7 +32,7 @@ OfStream = Annotated[str | None, QueryParameter(description="Return only jobs of
 @methods.create("/jobs", summary="Create a job", tags=_TAGS)
 async def create_job(context: Context, data: JSONBody[NewJob]) -> JobAnswer:
     """Redrives or purges dead letters in the background, in small steps. Any server of the database works on it, and if one is
-    killed, another one goes on. 409 if 100 jobs wait or run already."""
+    killed, another one continues. 409 if 100 jobs wait or run already."""
     cached = await context.consumer(data.stream, data.consumer, "admin")
     selection = dead_letters_of(**data.selection.criteria())
     made = await create(context.admin, cached.stream.name, cached.name, data.kind, selection, by=await context.caller())
@@ -66,7 +66,7 @@ async def read_job(context: Context, job: JobRef) -> JobAnswer:
 
 @methods.change("/jobs/{job:str}/cancel", summary="Cancel a job", tags=_TAGS)
 async def cancel_job(context: Context, job: JobRef) -> JobAnswer:
-    """Cancels a job that waits or runs. What it has done stays done. A job that has ended stays as it is."""
+    """Cancels a job that waits or runs. Its finished work stays done. A job that has ended stays as it is."""
     found, engine = await _find(context, job, "admin")
     await cancel(context.admin_of(engine), found)
     return JobAnswer((await _find(context, job, "admin"))[0])

@@ -53,7 +53,7 @@ MAX_ROWS = 500
 
 _ETAG = (
     " The answer has an `ETag`. A request with it in `If-None-Match` gets 304 until there is another snapshot. Snapshots are taken at most"
-    " once a second, for all who ask, and only while somebody asks."
+    " once a second, for all requests, and only while there are any."
 )
 
 Search = Annotated[
@@ -65,9 +65,9 @@ OfStream = Annotated[
 ]
 State = Annotated[
     ConsumerState | Literal["ok"] | None,
-    QueryParameter(name="state", description="Only consumers in this state. `ok` for those that are well."),
+    QueryParameter(name="state", description="Only consumers in this state. `ok` for those without problems."),
 ]
-_SORT = QueryParameter(description="What to sort by.")
+_SORT = QueryParameter(description="The field to sort by.")
 _STREAM_SORTS = ("name", *(one for one in STREAM_KEYS if one != "name"))
 _CONSUMER_SORTS = tuple(CONSUMER_KEYS)
 
@@ -89,7 +89,7 @@ class Rows(Struct, kw_only=True):
     "/live",
     summary="Read the live state",
     tags=_TAGS,
-    description=f"Returns sums, and what needs somebody, of the streams for which the caller has `consume`.{_ETAG}",
+    description=f"Returns totals and problems of the streams for which the caller has `consume`.{_ETAG}",
 )
 async def live(request: AnyRequest, context: Context) -> Response[LiveAnswer]:
     visible = await _visible(context)

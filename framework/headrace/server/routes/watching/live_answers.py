@@ -41,8 +41,8 @@ class Live(Struct, kw_only=True):
     at: datetime
     server: ServerFacts
     database: DatabaseFacts
-    totals: Annotated[Totals, Meta(description="Of what the caller may see.")]
-    attention: Annotated[list[Attention], Meta(description="What needs somebody, the worst first.")]
+    totals: Annotated[Totals, Meta(description="Of the streams that the caller may see.")]
+    attention: Annotated[list[Attention], Meta(description="Problems that need attention, the worst first.")]
     unavailable: Annotated[list[str], Meta(description="The further databases that did not answer.")]
 
 
@@ -91,7 +91,7 @@ class LiveSnapshotAnswer(Struct):
 
 
 class ProcessOfConsumer(Struct, kw_only=True):
-    """What a process reports of a consumer."""
+    """The report of a process on a consumer."""
 
     process_id: str
     host: str
@@ -103,7 +103,7 @@ class ProcessOfConsumer(Struct, kw_only=True):
     rate: Annotated[float | None, Meta(description="Per second. null at first.")]
     reason: str
     breaker: str | None
-    latency_ms: Annotated[float | None, Meta(description="What a message takes, as the governor measured last.")]
+    latency_ms: Annotated[float | None, Meta(description="The time per message, as the governor last measured it.")]
 
     @classmethod
     def of(cls, worker: WorkerInfo, one: ConsumerAtWork) -> ProcessOfConsumer:

@@ -1,4 +1,4 @@
-"""What the routes of the live state find in a snapshot, and in which order."""
+"""Lookups of the live routes in a snapshot, and their order."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from headrace.server.routes.context import Context
 from headrace.server.routes.watching.live_lookups import consumer_row, stream_row
 
 Kind = Annotated[
-    SampleKind, QueryParameter(description="What they are of: everything together, a stream, or a consumer.")
+    SampleKind, QueryParameter(description="The subject of the samples: everything together, a stream, or a consumer.")
 ]
 StreamName = Annotated[
     str | None, QueryParameter(max_length=200, pattern=NO_NUL, description="Id or name of the stream.")

@@ -25,7 +25,7 @@ class PendingChunk(msgspec.Struct):
 
 
 class Reading(msgspec.Struct, frozen=True):
-    """What readers have in common.
+    """The common interface of readers.
 
     Attributes:
         connection: a connection to the captured database.

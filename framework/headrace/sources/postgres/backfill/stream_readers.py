@@ -38,7 +38,7 @@ async def refuse_shared_stream(database: store.Executor, spec: PostgresSpec, tab
     """Raise `BackfillImpossible` if another source has rows of a table of this name in the stream."""
     if (other := await source_of_the_same(database, spec, table.name)) is not None:
         raise BackfillImpossible(
-            f"Messages of rows of {table.name} that are gone can't be told from those of the source {other!r}, which publishes a table"
+            f"Messages of rows of {table.name} that are gone can't be distinguished from those of the source {other!r}, which publishes a table"
             f" of this name to the stream {spec.stream!r}, too."
         )
 

@@ -90,7 +90,7 @@ class Capturer:
         dsn: the captured database.
         resources: the resources of the process.
         streaming: whether the server may send large transactions while they are still open.
-        shared_slot: the slot that it shares with other sources. None for a slot of its own.
+        shared_slot: the slot that it shares with other sources. None for a separate slot.
 
     Attributes:
         handled: the position up to which every change was handed to it, and is in the outbox or appended.
@@ -262,7 +262,7 @@ class Capturer:
                 await replication.close()
 
     def _has_caught_up(self, shared_slot: SharedSlot, reader: ChangeReader) -> bool:
-        """Whether a reader of its own is no longer needed. Everything is appended, so that a source that can't append is
+        """Whether a separate reader is no longer needed. Everything is appended, so that a source that can't append is
         not handed to the others."""
         if not (reader.between_transactions and self._outbox.idle):
             return False

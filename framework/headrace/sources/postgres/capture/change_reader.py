@@ -1,6 +1,6 @@
 """The change reader decodes one replication stream, and hands each change to the capturers that capture its table.
 
-A capturer with a slot of its own has a reader of its own. The sources of a shared slot have one reader, so the server
+A capturer with its own slot has its own reader. The sources of a shared slot have one reader, so the server
 decodes the WAL once for all of them. A capturer is touched only by transactions that have something for it.
 """
 
@@ -89,7 +89,7 @@ class ChangeReader:
 
     Attributes:
         position: everything that was committed up to here has been handed out.
-        stops: whether to stop at the end of the current transaction. What came after it in the same batch is skipped.
+        stops: whether to stop at the end of the current transaction. Later changes of the same batch are skipped.
     """
 
     def __init__(self, takers: Iterable[Taker]) -> None:

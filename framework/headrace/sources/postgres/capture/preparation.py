@@ -112,7 +112,7 @@ class CapturePreparation:
 
         Args:
             connection: a connection to the captured server.
-            shared_slot: the slot that it shares with other sources. None for a slot of its own.
+            shared_slot: the slot that it shares with other sources. None for a separate slot.
 
         Raises:
             LeaseLost: the capture lease is lost.

@@ -375,5 +375,5 @@ async def refuse_root(connection: SourceConnection, relation: Relation, tables: 
     if rows:
         raise SourceStopped(
             f"The table {rows[0][0]} is a partition of {relation.schema}.{relation.name}, which another source with the same replication"
-            " slot captures. The server sends the changes of both as those of the root. Use a source with a slot of its own for one of them."
+            " slot captures. The server sends the changes of both as those of the root. Use a separate slot for one of them."
         )

@@ -220,7 +220,7 @@ class TableWatch:
         if tables and (publication := await publications.find_publication(connection, self._publication)):
             reason = (
                 f"Partitions of {', '.join(tables)} were attached or detached. If they were written before, PostgreSQL 14 does not send their"
-                f" changes rightly until the publication {self._publication} is altered. The tables are read again then."
+                f" changes correctly until the publication {self._publication} is altered. The tables are read again then."
             )
             self._unsent.append((reason, publications.touch_statement(self._publication, publication)))
 

@@ -264,7 +264,7 @@ def _not_capturable(name: str, kind: str, persistence: str, schema: str) -> str 
     if schema in store.SCHEMAS:
         return OWN_TABLE.format(name)
     if kind not in "rp":
-        return f"{name} is {_RELATION_KINDS.get(kind, 'not a table')}, which has no changes of its own. Capture the tables behind it."
+        return f"{name} is {_RELATION_KINDS.get(kind, 'not a table')}, which has no changes itself. Capture the tables behind it."
     if schema in ("pg_catalog", "information_schema") or schema.startswith("pg_toast"):
         return f"{name} is a system table. System tables are not replicated."
     if persistence == "u":

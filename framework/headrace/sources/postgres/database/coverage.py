@@ -1,7 +1,7 @@
 """The relations that a publication covers, and those of which the server would refuse writes.
 
 The server refuses each update and delete of a relation that is published with these actions, if the old row can't be
-identified in the WAL or an identifying column can't be published. A partition has an identity of its own, and a table
+identified in the WAL or an identifying column can't be published. A partition has its own identity, and a table
 without `only` brings the tables that inherit from it. A capture must therefore look at all of them before it publishes
 a table, and again while the table is published.
 
@@ -23,7 +23,7 @@ from headrace.sources.postgres.spec import PostgresSpec
 
 # `relations` has each table with its partitions and the tables that inherit from it. `covered` says whether the
 # table's own publication, which is made with `only`, has it. Partitions that are added later have the replica
-# identity `default`, so a partitioned table needs a primary key of its own, whatever its partitions have now.
+# identity `default`, so a partitioned table itself needs a primary key, whatever its partitions have now.
 # `others` has the publications of other makers, or the given one. A publication counts under the topmost of the
 # partition's ancestors that it has, if it publishes via the root. Its columns and its row filter are those of that
 # ancestor. A row filter's columns are in its expression tree only. `pg_partition_tree` is not used, since it waits for
@@ -208,7 +208,7 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def text(self) -> str:
-        """What is wrong, for people."""
+        """The problem, for people."""
         text = f"{self.relation} {self._why()}."
         if self.publication is None:
             return text

@@ -136,7 +136,7 @@ class TypeDefinition(NamedTuple):
 
 
 class Leaf(NamedTuple):
-    """A table with rows of its own. `kind` is p(ermanent), u(nlogged) or f(oreign)."""
+    """A table with its own rows. `kind` is p(ermanent), u(nlogged) or f(oreign)."""
 
     storage: str
     attached: str
@@ -144,7 +144,7 @@ class Leaf(NamedTuple):
 
 
 class Fingerprint(msgspec.Struct, frozen=True, kw_only=True):
-    """What a table consists of.
+    """The parts of a table.
 
     Attributes:
         oid: the table's oid.

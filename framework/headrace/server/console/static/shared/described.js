@@ -1,4 +1,4 @@
-/** What the server describes. It fills this in when it makes the script, see `headrace.server.console.files`. */
+/** The server's descriptions. It fills this in when it makes the script, see `headrace.server.console.files`. */
 
 /**
  * @typedef {object} Described

@@ -1,5 +1,5 @@
 /** Polling. Each view asks once a second with an ETag, and the server answers everybody from one snapshot. It pauses while
- * the tab is hidden, and backs off while the server doesn't answer. What was read last stays. */
+ * the tab is hidden, and backs off while the server doesn't answer. The last answer stays. */
 
 import { useEffect, useRef, useState } from "../vendor/preact.js";
 import { request } from "./api.js";
@@ -10,10 +10,10 @@ const LONGEST = 15_000;
 /**
  * @template T
  * @typedef {{data: T | undefined, error: import("./api.js").ApiError | null, at: number, again: () => void}} Polled
- * `at` is when the server was last heard, in milliseconds. `again` asks at once.
+ * `at` is when the server was last heard, in milliseconds. `again` asks immediately.
  */
 
-/** What was asked before a view polls it: promises of the answers, and the answers that have come. */
+/** Requests made before a view polls them: promises of the answers, and the answers received. */
 const begun = new Map();
 
 /**

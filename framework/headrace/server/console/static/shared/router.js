@@ -59,7 +59,7 @@ export function useFilters(defaults) {
   return [values, change];
 }
 
-/** Lets links of the console change the view without loading the page anew. */
+/** Lets links of the console change the view without reloading the page. */
 export function followLinks() {
   addEventListener("click", (event) => {
     if (event.defaultPrevented || event.button || event.metaKey || event.ctrlKey || event.shiftKey || event.altKey) return;

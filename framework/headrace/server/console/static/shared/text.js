@@ -94,7 +94,7 @@ export const isForever = (until) => until !== null && until.startsWith("9999-");
 /** JSON with indentation. @param {unknown} value */
 export const pretty = (value) => JSON.stringify(value, null, 2);
 
-/** What a list shows of a message's data. @param {unknown} value @param {number} [length] */
+/** A message's data as a list shows it. @param {unknown} value @param {number} [length] */
 export function brief(value, length = 160) {
   const text = JSON.stringify(value) ?? "";
   return text.length > length ? `${text.slice(0, length)}…` : text;

@@ -6,7 +6,7 @@ import { exact, isForever, local, number, relative } from "./text.js";
 
 export { html };
 
-/** What the caller is and may do. The shell fills it in. */
+/** The caller's identity and rights. The shell fills it in. */
 export const session = { me: null };
 
 /**
@@ -41,7 +41,7 @@ export function toneOf(state) {
   return "plain";
 }
 
-/** A state in words, with a colour and a mark of its own. */
+/** A state in words, with a colour and its own mark. */
 export function State({ state, title, tone }) {
   if (!state) return html`<span class="state good" title=${title}><i aria-hidden="true">●</i> ok</span>`;
   const found = tone ?? toneOf(state);
@@ -120,7 +120,7 @@ export function Copies({ method = "GET", target, body, command }) {
   </span>`;
 }
 
-/** What is shown where there is nothing, with what to do. */
+/** The text of an empty list, with what to do. */
 export function Empty({ title, children }) {
   return html`<div class="empty"><p class="empty-title">${title}</p>${children ? html`<div>${children}</div>` : null}</div>`;
 }
@@ -170,7 +170,7 @@ export function Heading({ title, trail = [], children, state }) {
   </header>`;
 }
 
-/** A section with a heading of its own. */
+/** A section with its own heading. */
 export function Section({ title, id, acts, children }) {
   return html`<section class="section" aria-labelledby=${id}>
     <div class="section-head"><h2 id=${id}>${title}</h2>${acts ? html`<div class="acts">${acts}</div>` : null}</div>
@@ -184,7 +184,7 @@ export function useCurrentInSight(current) {
   useEffect(() => {
     const row = place.current;
     const link = row?.querySelector("[aria-current]");
-    // scrollIntoView would move the place from which the Tab key goes on.
+    // scrollIntoView would move the place from which the Tab key continues.
     if (link) row.scrollLeft += link.getBoundingClientRect().right - row.getBoundingClientRect().right;
   }, [current]);
   return place;

@@ -65,7 +65,7 @@ export default function Audit({ live }) {
       ? state.error ? null : html`<${Loading} />`
       : state.rows.length
         ? html`<${Table} caption="Changes, the newest first" columns=${COLUMNS(role)} rows=${state.rows} id=${(row) => row.id} />`
-        : html`<${Empty} title="No entries">Every change that somebody makes, here, over HTTP or on the command line, leaves an entry.<//>`}
+        : html`<${Empty} title="No entries">Every change leaves an entry, whether it is made here, over HTTP or on the command line.<//>`}
     ${state.next === null ? null : html`<p><button type="button" onClick=${more}>Show older entries</button></p>`}
   `;
 }

@@ -83,7 +83,7 @@ function Position({ info }) {
       ["In flight", number(info.num_ack_pending)],
       ["Replaying", number(info.replaying)],
       ["Oldest unsettled", info.oldest_unacked_at ? html`published <${Time} at=${info.oldest_unacked_at} ago=${true} />` : "none"],
-      ["Paused", info.paused_until ? (isForever(info.paused_until) ? "until somebody resumes it" : html`until <${Time} at=${info.paused_until} />`) : "no"],
+      ["Paused", info.paused_until ? (isForever(info.paused_until) ? "until it is resumed" : html`until <${Time} at=${info.paused_until} />`) : "no"],
       ["Late commits awaited", number(info.holes), "Ranges of sequence numbers that a late commit may still fill"],
       ["Missed", info.missed ? html`<span class="bad">${number(info.missed)}</span>${info.last_gap ? html`, last <${Time} at=${info.last_gap[2]} ago=${true} />` : null}` : "0", "Messages that retention removed before the consumer got them"],
     ]} />

@@ -1,4 +1,4 @@
-/** What a consumer has in flight, parked, blocked and next, and the keys that wait for somebody. */
+/** What a consumer has in flight, parked, blocked and next, and the keys that are blocked. */
 
 import { html } from "../vendor/preact.js";
 import { cli, path, query } from "../shared/api.js";
@@ -17,7 +17,7 @@ const COLUMNS = (stream) => [
   { name: "state", title: "State", cell: ({ info }) => html`<${State} state=${info.state} />` },
   { name: "key", title: "Key", cell: ({ message }) => html`<code class="key">${message.key}</code>`, width: "key-column" },
   { name: "attempts", title: "Attempts", cell: ({ info }) => number(info.deliver_count), number: true },
-  { name: "until", title: "Until", cell: ({ info }) => html`<${Time} at=${info.not_visible_until} ago=${true} />`, hint: "when its lease ends, or it comes again" },
+  { name: "until", title: "Until", cell: ({ info }) => html`<${Time} at=${info.not_visible_until} ago=${true} />`, hint: "when its lease expires, or it is redelivered" },
   { name: "owner", title: "Held by", cell: ({ info }) => (info.owner ? html`<code title=${info.owner}>${info.owner.slice(0, 8)}</code>` : "–"), hide: "phone" },
   { name: "data", title: "Data", cell: ({ message }) => html`<code class="brief">${brief(message.data)}</code>`, width: "wide" },
 ];

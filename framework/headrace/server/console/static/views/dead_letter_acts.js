@@ -1,4 +1,4 @@
-/** Redriving and discarding dead letters: a few at once, all that match as a job in the background. */
+/** Redriving and discarding dead letters: a few immediately, all that match as a job in the background. */
 
 import { html, useEffect, useState } from "../vendor/preact.js";
 import { cli, path, post } from "../shared/api.js";
@@ -11,8 +11,8 @@ const AT_ONCE = 1000;
 
 const VERBS = { redrive: ["Redrive", "redriven"], purge: ["Discard", "discarded"] };
 const EFFECTS = {
-  redrive: "They are delivered again, in order, and their attempts are counted from zero. A key that one of them blocks goes on.",
-  purge: "They are deleted for good, with their errors and tracebacks. The messages stay in the stream. A key that one of them blocks goes on with its next message.",
+  redrive: "They are delivered again, in order, and their attempts are counted from zero. A key that one of them blocks continues.",
+  purge: "They are deleted for good, with their errors and tracebacks. The messages stay in the stream. A key that one of them blocks continues with its next message.",
 };
 
 /** @param {Record<string, any>} selection as the API takes it */

@@ -28,7 +28,7 @@ function Standing({ stream, row }) {
   if (row.state === "replaying") parts.push("It is delivered again soon.");
   if (row.owner) parts.push(html`In flight in process ${row.owner.pid ?? ""} on ${row.owner.host ?? row.owner.process_id ?? row.owner}. `);
   if (row.lease_until) parts.push(html`Its lease ends <${Time} at=${row.lease_until} ago=${true} />. `);
-  if (row.until) parts.push(html`It comes again <${Time} at=${row.until} ago=${true} />. `);
+  if (row.until) parts.push(html`It is redelivered <${Time} at=${row.until} ago=${true} />. `);
   if (row.behind) parts.push(html`It waits for <a href=${messageAt(stream, row.behind)}>message ${number(row.behind)}</a> of the same key. `);
   if (row.state === "acked") parts.push(row.acked_by ? html`Done by <${Time} at=${row.acked_by} />. ` : "Done.");
   if (row.state === "dead_letter") parts.push(html`<a href=${`${consumerAt(stream, row.consumer)}/dead-letters`}>Dead letter</a>${row.reason ? `: ${sentence(row.reason)}` : ". "}`);
@@ -59,7 +59,7 @@ export default function Message({ names: [stream, seq] }) {
     ]} />
     <${Section} title="Journey" id="journey" acts=${html`<${Copies} target=${target} command=${cli("stream view", [stream], { from: seq, first: 1 })} />`}>
       ${consumers.length
-        ? html`<${Table} caption="What each consumer has done with the message" columns=${COLUMNS(stream)} rows=${consumers} id=${(row) => row.consumer} />`
+        ? html`<${Table} caption="The state of the message in each consumer" columns=${COLUMNS(stream)} rows=${consumers} id=${(row) => row.consumer} />`
         : html`<${Empty} title="The stream has no consumers">Create one with <code>headrace consumer add ${stream} NAME</code>.<//>`}
     <//>
     <${Section} title="Data" id="data" acts=${html`<${Copy} text=${pretty(message.data)}>Copy<//>`}>

@@ -8,7 +8,7 @@ import { Failure, Field } from "../shared/ui.js";
 
 const at = (row) => path`streams/${row.stream}/consumers/${row.name}`;
 
-const ENDS = [["", "until somebody resumes it"], ["600", "for 10 minutes"], ["3600", "for an hour"], ["86400", "for a day"]];
+const ENDS = [["", "until it is resumed"], ["600", "for 10 minutes"], ["3600", "for an hour"], ["86400", "for a day"]];
 
 export function Pause({ row, done, close }) {
   const [length, setLength] = useState("");
@@ -30,9 +30,9 @@ export function Pause({ row, done, close }) {
 export function Resume({ row, done, close }) {
   const target = `${at(row)}/resume`;
   return html`<${Act} title=${`Resume ${row.name}`} verb="Resume" close=${close} act=${() => post(target)}
-    done=${() => { say(`${row.name} goes on.`); done(); }}
+    done=${() => { say(`${row.name} is resumed.`); done(); }}
     request=${{ method: "POST", target, body: {}, command: cli("consumer resume", [row.stream, row.name]) }}>
-    <p>Delivery goes on at once where it stopped. ${counted(row.lag, "message")} wait above its position.</p>
+    <p>Delivery continues immediately where it stopped. ${counted(row.lag, "message")} wait above its position.</p>
   <//>`;
 }
 
@@ -58,7 +58,7 @@ export function Seek({ row, done, close }) {
     <${Failure} error=${preview.error} />
     <div role="status">
       ${found
-        ? html`<p class="preview">From seq ${number(found.from)} to ${number(found.to)}: <strong>${found.again_exact ? "" : "at least "}${counted(found.again, "message")}</strong> come again, <strong>${found.skipped_exact ? "" : "about "}${counted(found.skipped, "message")}</strong> are passed over, and ${counted(found.in_flight, "message")} in flight ${found.in_flight === 1 ? "loses its lease" : "lose their leases"}.</p>`
+        ? html`<p class="preview">From seq ${number(found.from)} to ${number(found.to)}: <strong>${found.again_exact ? "" : "at least "}${counted(found.again, "message")}</strong> are redelivered, <strong>${found.skipped_exact ? "" : "about "}${counted(found.skipped, "message")}</strong> are skipped, and ${counted(found.in_flight, "message")} in flight ${found.in_flight === 1 ? "loses its lease" : "lose their leases"}.</p>`
         : html`<p class="quiet">${to === null ? "Choose a place to see what would happen." : preview.error ? "" : "Counting …"}</p>`}
     </div>
   <//>`;

@@ -41,7 +41,7 @@ function Process({ row }) {
   return html`<section class="card process" aria-label=${`Process ${row.pid} on ${row.host}`}>
     <div class="section-head">
       <h2>${KINDS[row.kind] ?? row.kind} ${row.pid} <span class="quiet">on ${row.host}</span></h2>
-      <${State} state=${row.gone ? "gone" : row.blocked ? "blocked" : "running"} title=${row.gone ? "It has sent no heartbeat for 15 seconds, and did not sign off." : (row.blocked ?? "")} />
+      <${State} state=${row.gone ? "gone" : row.blocked ? "blocked" : "running"} title=${row.gone ? "It has sent no heartbeat for 15 seconds, and did not shut down cleanly." : (row.blocked ?? "")} />
     </div>
     <${Facts} facts=${[
       ["Version", row.version],

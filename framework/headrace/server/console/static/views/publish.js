@@ -12,7 +12,7 @@ function read(text) {
   try {
     return [parse(text), null];
   } catch (error) {
-    return [undefined, `This is no JSON: ${error.message}`];
+    return [undefined, `This is not JSON: ${error.message}`];
   }
 }
 

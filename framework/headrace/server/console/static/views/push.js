@@ -1,4 +1,4 @@
-/** What a push consumer has sent lately, and what came back. */
+/** The recent requests of a push consumer, and their responses. */
 
 import { html } from "../vendor/preact.js";
 import { path } from "../shared/api.js";

@@ -10,8 +10,8 @@ import { Field, words } from "../shared/ui.js";
 
 /** When a change of the settings of a stream or a consumer counts. */
 const COUNTS = {
-  consumer: "A change counts at once in new deliveries, and within seconds in workers that run. Messages that are in flight stay as they are. A changed filter or condition counts for messages that are not yet delivered.",
-  stream: "A change counts at once. What a shorter retention no longer keeps is removed within a minute, and can't be brought back.",
+  consumer: "A change applies to new deliveries immediately, and in running workers within seconds. Messages in flight stay as they are. A changed filter or condition applies to messages that are not yet delivered.",
+  stream: "A change applies immediately. Messages beyond a shorter retention are removed within a minute, and can't be restored.",
 };
 
 /** @param {Setting} setting */

@@ -1,4 +1,4 @@
-/** One source: its state and what mends it, backfills, failed changes, or the webhooks received and refused. */
+/** One source: its state with the fix, backfills, failed changes, or the webhooks received and refused. */
 
 import { html } from "../vendor/preact.js";
 import { cli, path, post } from "../shared/api.js";
@@ -34,9 +34,9 @@ function Acts({ source, again }) {
 function PauseOrResume({ name, paused, done, close }) {
   const target = path`sources/${name}` + (paused ? "/resume" : "/pause");
   const verb = paused ? "Resume" : "Pause";
-  return html`<${Act} title=${`${verb} ${name}`} verb=${verb} close=${close} act=${() => post(target)} done=${() => { say(`${name} ${paused ? "goes on" : "is paused"}.`); done(); }}
+  return html`<${Act} title=${`${verb} ${name}`} verb=${verb} close=${close} act=${() => post(target)} done=${() => { say(`${name} ${paused ? "is resumed" : "is paused"}.`); done(); }}
     request=${{ method: "POST", target, body: {}, command: cli(`source postgres ${verb.toLowerCase()}`, [name]) }}>
-    <p>${paused ? "Capturing goes on from where it was paused." : "No change is captured any more. The captured server keeps its WAL for the source meanwhile, which takes disk space there, until it is resumed."}</p>
+    <p>${paused ? "Capturing continues from where it was paused." : "Changes are no longer captured. The captured server keeps its WAL for the source meanwhile, which takes disk space there, until it is resumed."}</p>
   <//>`;
 }
 
@@ -45,7 +45,7 @@ function Capture({ source, row }) {
   const mend = row.mend ?? source.mend;
   return html`
     ${reason ? html`<p class="reason">${reason}</p>` : null}
-    ${mend ? html`<div class="mend"><p>This mends it:</p><pre tabindex="0" role="region" aria-label="The statement that mends it">${mend}</pre><${Copy} text=${mend}>Copy<//></div>` : null}
+    ${mend ? html`<div class="mend"><p>To fix it:</p><pre tabindex="0" role="region" aria-label="The statement that fixes it">${mend}</pre><${Copy} text=${mend}>Copy<//></div>` : null}
     <${Facts} facts=${[
       ["Fills", html`<a href=${streamAt(source.stream)}>${source.stream}</a>`],
       ["Tables", html`<code>${(source.tables ?? []).join(", ") || "–"}</code>`],
