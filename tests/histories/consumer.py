@@ -215,7 +215,7 @@ class Consumer:
         messages = [
             self.open[seq]
             for lease, seq in line.fields["messages"]
-            if seq in self.open and self.open[seq].lease == lease and not (self.open[seq].old or self.open[seq].sent)
+            if seq in self.open and self.open[seq].lease == lease and not self.open[seq].old
         ]
         self.runs[run] = messages
         if not self.ordered:

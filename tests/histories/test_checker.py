@@ -343,6 +343,21 @@ def a_lease_of_before_a_crash_that_is_read_after_it(made: MadeUp) -> None:
     made.lease("ann", (1, "a"), number=late, began=began)
 
 
+def a_timeline_that_is_read_after_the_next_one(made: MadeUp) -> None:
+    made.work("ann", (1, "a"))
+    began = made.tick()
+    lease = made.lease("bob", (2, "a"), number=9, timeline="c")
+    made.lease("ann", (2, "a"), number=8, timeline="b", began=began)
+    made.settle("bob", lease, 2, history="c")
+
+
+def a_timeline_that_is_read_first_in_a_call_that_waited(made: MadeUp) -> None:
+    began = made.tick()
+    made.lease("bob", (1, "a"), number=8, timeline="b")
+    lease = made.lease("ann", (1, "a"), number=7, timeline="c", began=began)
+    made.settle("ann", lease, 1, history="c")
+
+
 def a_lease_that_comes_back_with_a_crash(made: MadeUp) -> None:
     first = made.lease("ann", (1, "a"))
     made.lease("bob", (1, "a"), attempt=2)  # whose commit the crash has lost
@@ -357,6 +372,26 @@ def acked_after_it_in_a_lease_of_before(made: MadeUp) -> None:
     lease = made.lease("ann", (1, "a"))
     made.work("bob", (2, "b"), timeline="b")
     made.settle("ann", lease, 1, history="b")
+
+
+def a_message_that_is_put_back_in_a_lease_that_comes_back(made: MadeUp) -> None:
+    first = made.lease("ann", (1, "a"))
+    made.lease("bob", (1, "a"), attempt=2)
+    made.settle("ann", first, 1, kind="retry", history="b")
+    made.work("ann", (1, "a"), attempt=2, timeline="b")
+
+
+def a_key_that_comes_back_with_a_crash(made: MadeUp) -> None:
+    first = made.lease("ann", (2, "a"))
+    made.lease("bob", (1, "a"))  # which was committed late, and which the crash reverts, too
+    made.settle("ann", first, 2, history="b")
+    made.work("bob", (1, "a"), timeline="b")
+
+
+def a_refused_commit_before_its_lease_is_acked(made: MadeUp) -> None:
+    lease = made.lease("ann", (1, "a"))
+    made.answer("ann", made.send("ann", lease, 1, tx=3), "refused")
+    made.settle("ann", lease, whole=True)
 
 
 def a_lease_that_ends_without_a_message_whose_retry_had_no_answer(made: MadeUp) -> None:
@@ -439,7 +474,12 @@ ALIKE: list[Act] = [
     a_refusal_that_is_read_when_the_next_process_has_sent_its_outcome,
     a_lease_of_before_a_crash_that_is_read_after_a_later_outcome,
     a_lease_of_before_a_crash_that_is_read_after_it,
+    a_timeline_that_is_read_after_the_next_one,
+    a_timeline_that_is_read_first_in_a_call_that_waited,
     a_lease_that_comes_back_with_a_crash,
+    a_message_that_is_put_back_in_a_lease_that_comes_back,
+    a_key_that_comes_back_with_a_crash,
+    a_refused_commit_before_its_lease_is_acked,
     a_lease_that_ends_without_a_message_whose_retry_had_no_answer,
     a_message_that_is_retried,
     a_lease_that_was_given_before_the_retry_was_answered,
