@@ -53,6 +53,7 @@ class Explorer:
             done = {seq for seq, *_ in self._initial["messages"]} - set(invariants.pending(self._initial))
             self._done = done - {row[0] for row in self._initial["dead"]}
         log = Log(controller, dict(self.state.leases), self._initial, known=self._initial, settled=set(self._done))
+        log.operations = frozenset(schedule.operations)
         log.filled = 2 * any(operation.prelude for operation in operations)
         log.stored = len(self._initial["messages"]) + log.filled
         try:

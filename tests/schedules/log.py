@@ -33,6 +33,8 @@ class Log:
     leases: dict[str, tuple[int, list[int]]]
     """The lease of each owner at the start: its id, and its messages."""
     initial: State
+    operations: frozenset[str] = frozenset()
+    """The names of all operations of the schedule."""
     stored: int = 0
     """The number of messages at the start ..."""
     filled: int = 0
@@ -58,8 +60,6 @@ class Log:
     """Whether messages are removed from the stream."""
     kept: set[int] = field(default_factory=set)
     """Messages that were there when an edit of the stream's policy was done, which lets none be removed."""
-    deletes: bool = False
-    """Whether the consumer is deleted and made again."""
     rewound: bool = False
     """Whether messages may be delivered again, or passed over, because an operator wanted that."""
     violations: list[str] = field(default_factory=list)
@@ -72,6 +72,13 @@ class Log:
     def expected(self) -> int:
         """The number of messages that are in the stream, or are scheduled."""
         return self.stored + self.published
+
+    @property
+    def may_deadlock(self) -> bool:
+        """Whether Postgres may end a session as a deadlock. A replay reads the table of its stream before it has the
+        consumer's lock, and retention locks them the other way round. It waits for the table for a shorter time than
+        Postgres takes to look for deadlocks, but not here, where others stop for long."""
+        return {"replay", "drop_segments"} <= self.operations
 
     def violation(self, text: str) -> None:
         self.violations.append(text)

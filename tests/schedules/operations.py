@@ -338,7 +338,7 @@ def _editing(name: str, settings: str) -> None:
             )
         except Failed as failed:
             # A consumer that was deleted is declared as a new one, which needs all of its settings.
-            if failed.state != "HR004" or not log.deletes:
+            if failed.state != "HR004" or "delete_consumer" not in log.operations:
                 raise
 
 
@@ -388,6 +388,6 @@ def _forget_unique(_: Log) -> Steps:
 @operation("delete_consumer")
 def _delete_consumer(log: Log) -> Steps:
     """Delete the consumer and make it again. Calls for the old one fail, and the new one begins at the start."""
-    log.rewound = log.deletes = True
+    log.rewound = True
     yield f"select headrace_internal.delete_consumer(p_consumer => {SHIP}, p_force => true, p_now => {at(0)})"
     yield "select headrace_internal.declare_consumer(p_stream => 'orders', p_name => 'ship', p_settings => (select settings from gate.settings))"

@@ -83,7 +83,7 @@ begin
         delete from headrace_internal.segments where stream_id = p_stream and lower = v_segment.lower;
         removed := removed + 1;
     end loop;
-exception when lock_not_available then
+exception when lock_not_available or deadlock_detected then     -- a replay reads the table before it has the consumer's lock
     removed := 0; missed := 0; more := false; busy := true;
 end $$;
 
