@@ -58,6 +58,8 @@ class Log:
     """Whether messages are removed from the stream."""
     rewound: bool = False
     """Whether messages may be delivered again, or passed over, because an operator wanted that."""
+    tolerated: frozenset[str] = frozenset()
+    """The SQLSTATEs with which any operation of the schedule may fail."""
     violations: list[str] = field(default_factory=list)
     uncertain: bool = False
     """Whether a session was cut, perhaps after its commit."""
