@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import multiprocessing
 import random
 import re
@@ -24,6 +25,8 @@ from tests.schedules.operations import OPERATIONS
 from tests.schedules.schedules import Runner
 from tests.support import servers
 
+CATALOG = 500
+"""One schedule of this many changes the catalog, since such a schedule takes so long."""
 MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
 
 
@@ -99,13 +102,15 @@ def explorer(dsn: str, state: str, plant: states.Plant | None = None) -> Iterato
             runner.close()
 
 
-def usable(state: states.State) -> list[str]:
+def usable(state: states.State, catalog: bool = False) -> list[str]:
     """The operations that make sense in a state: an owner settles what it has. Where a key has one message, a transaction
-    that is open beforehand would hold up all others."""
+    that is open beforehand would hold up all others. Those that change the catalog are apart."""
     return [
         name
         for name, one in OPERATIONS.items()
-        if (one.owner is None or one.owner in state.leases) and not (one.prelude and state.name == "compacted")
+        if one.is_catalog == catalog
+        and (one.owner is None or one.owner in state.leases)
+        and not (one.prelude and state.name == "compacted")
     ]
 
 
@@ -152,14 +157,19 @@ def _schedules(
     kinds = {
         "pairs": _pairs(one, list(pairs(names))[part :: options.jobs], generator, options.preemptions),
         "random": _random(one, names, generator),
+        "catalog": _catalog(one, names, generator),
     }
     running = [kinds[kind] for kind in options.kinds]
-    while running:
+    for turn in itertools.count():
         for kind in list(running):
+            if kind is kinds["catalog"] and turn % CATALOG and len(running) > 1:
+                continue
             if found := next(kind, None):
                 yield found
             else:
                 running.remove(kind)
+        if not running:
+            return
 
 
 def _pairs(
@@ -177,6 +187,14 @@ def _random(one: Explorer, names: list[str], generator: random.Random) -> Iterat
     while True:
         operations = tuple(generator.choices(names, k=generator.choice((2, 3, 3, 4))))
         yield f"random, {len(operations)} sessions", one.run(prioritized(one, operations, generator))
+
+
+def _catalog(one: Explorer, names: list[str], generator: random.Random) -> Iterator[tuple[str, Outcome]]:
+    """Random schedules of an operation that changes the catalog, beside one or two others."""
+    changing = usable(one.state, catalog=True)
+    while True:
+        operations = (generator.choice(changing), *generator.choices(names + changing, k=generator.choice((1, 2))))
+        yield "deletions of the stream and upgrades", one.run(prioritized(one, operations, generator))
 
 
 def explore(options: argparse.Namespace) -> Report:

@@ -74,9 +74,7 @@ begin
         'consumer', (select json_build_object('id', id, 'ordered', ordered, 'on_exhausted', on_exhausted, 'paused', paused_until is not null)
                      from headrace_internal.consumers where name = 'ship'),
         'compacted', (select one_message_per_key from headrace_internal.streams where name = 'orders'),
-        'due_floor', (select round(extract(epoch from due_floor)) from headrace_internal.cursors
-                      where consumer_id = (select id from headrace_internal.consumers where name = 'ship') order by version desc limit 1),
-        'cursor', (select to_json(u) from (select c.*, (select * from headrace_internal.cursor_holes(c)) as all_holes from headrace_internal.cursors as c
+        'cursor', (select to_json(u) from (select c.*, round(extract(epoch from due_floor)) as due, (select * from headrace_internal.cursor_holes(c)) as all_holes from headrace_internal.cursors as c
                    where consumer_id = (select id from headrace_internal.consumers where name = 'ship') order by version desc limit 1) as u),
         'leases', (select coalesce(json_agg(json_build_object('id', lease_id, 'owner', owner, 'expires', round(extract(epoch from expires_at)), 'seqs', seqs,
                           'hashes', hashes, 'held', held, 'lowest', lowest, 'attempts', attempts) order by lease_id), '[]') from headrace_internal.leases),
@@ -93,15 +91,55 @@ begin
                         select 'replays', consumer_id from headrace_internal.replays) as r
                     where consumer_id not in (select id from headrace_internal.consumers)),
         'replays', (select coalesce(json_agg(seq order by seq), '[]') from headrace_internal.replays),
-        'missed', (select coalesce(sum(messages), 0) from headrace_internal.gaps),
         'erased', (select coalesce(json_agg(seq order by seq), '[]') from headrace_internal.erasures),
         'effects', (select coalesce(json_agg(seq order by seq), '[]') from gate.effects),
         'scheduled', (select coalesce(json_agg(key order by key), '[]') from headrace_internal.scheduled),
-        'unique', (select coalesce(json_agg(json_build_array(unique_key, seq) order by unique_key, version), '[]') from headrace_internal.unique_keys),
-        'ids', (select coalesce(json_agg(json_build_array(message_id, seq) order by message_id), '[]') from headrace_internal.message_ids)
+        'unique', (select coalesce(json_agg(json_build_array(unique_key, seq) order by unique_key, version), '[]') from headrace_internal.unique_keys)
     )::text;
-exception when lock_not_available then
+exception when lock_not_available or undefined_table then
     return null;
+end $$;
+
+-- Make the stream again if it was deleted, with its functions as they were, and the segments that are missing.
+create function gate.rebuild() returns void
+language plpgsql as $$
+declare
+    v_relation  text;
+begin
+    if to_regclass('headrace_streams.orders')::oid is distinct from (select oid from saved.relation) then
+        if exists (select from headrace_internal.streams where name = 'orders') then
+            perform headrace_internal.delete_stream(p_stream => 'orders', p_force => true);
+        end if;
+        perform setval(pg_get_serial_sequence('headrace_internal.streams', 'id'), 1, false);
+        perform headrace_internal.declare_stream(p_name => 'orders', p_settings => (select policy from gate.settings));
+        for v_relation in delete from headrace_internal.segments returning relation loop
+            execute format('drop table if exists %s', v_relation);
+        end loop;
+        update pg_proc as p set prosrc = a.prosrc from saved.appenders as a
+            where p.pronamespace = 'headrace_streams'::regnamespace and p.proname = a.proname;
+        update saved.relation set oid = 'headrace_streams.orders'::regclass;
+    end if;
+    if to_regclass('saved.segments') is not null then
+        perform headrace_internal.add_segment(stream_id, lower, upper) from saved.segments where to_regclass(relation) is null;
+    end if;
+end $$;
+
+-- Install all functions of Headrace again, as an upgrade does, with the gates that they have. It may stop halfway.
+create function gate.reinstall() returns void
+language plpgsql as $$
+declare
+    v_function  record;
+begin
+    perform pg_advisory_xact_lock(1212498508, -1);
+    for v_function in
+        select p.oid, row_number() over (order by p.proname, p.oid) as number
+        from pg_proc as p where pronamespace in ('headrace'::regnamespace, 'headrace_internal'::regnamespace) and prokind = 'f' order by 2
+    loop
+        execute pg_get_functiondef(v_function.oid);
+        if v_function.number % 100 = 50 then
+            perform gate.pass();
+        end if;
+    end loop;
 end $$;
 
 -- Deliver all that is left, in a year, and what is redriven after that. One call of the scheduler, but many transactions.

@@ -111,8 +111,8 @@ def _floors(state: State) -> Iterator[str]:
             yield f"parked message {seq} lies below the floor {cursor['parked_floor']}"
         if due is None and seq < cursor["ready_floor"]:
             yield f"parked message {seq} is due at once, below the floor {cursor['ready_floor']}"
-        if due is not None and due < state["due_floor"] - 1:
-            yield f"parked message {seq} is due at {due}, below the floor {state['due_floor']}"
+        if due is not None and due < cursor["due"] - 1:
+            yield f"parked message {seq} is due at {due}, below the floor {cursor['due']}"
     for seq, _, blocks, _ in state["dead"]:
         if blocks and seq < cursor["blocked_floor"]:
             yield f"message {seq} blocks its key below the floor {cursor['blocked_floor']}"

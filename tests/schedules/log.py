@@ -62,6 +62,8 @@ class Log:
     """Messages that were there when an edit of the stream's policy was done, which lets none be removed."""
     rewound: bool = False
     """Whether messages may be delivered again, or passed over, because an operator wanted that."""
+    tolerated: frozenset[str] = frozenset()
+    """The SQLSTATEs with which any operation of the schedule may fail."""
     violations: list[str] = field(default_factory=list)
     uncertain: bool = False
     """Whether a session was cut, perhaps after its commit."""

@@ -7,8 +7,9 @@ functions, so that only a change of these names matters here.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Set
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 from uuid import UUID, uuid5
 
@@ -22,6 +23,7 @@ SHIP = ORDERS = 1
 """The ids of the consumer and of the stream. A consumer that is deleted and made again has another id."""
 
 
+@cache
 def owner_id(name: str) -> str:
     return str(uuid5(_OWNERS, name))
 
@@ -41,6 +43,13 @@ class Operation:
     """What its session has done before."""
     owner: str | None = None
     """The owner that must have a lease."""
+    elsewhere: frozenset[str] = frozenset()
+    """The SQLSTATEs with which calls beside it may fail."""
+
+    @property
+    def is_catalog(self) -> bool:
+        """Whether it changes the catalog, so that all sessions plan anew and a schedule takes fifty times as long."""
+        return bool(self.elsewhere)
 
 
 OPERATIONS: dict[str, Operation] = {}
@@ -48,13 +57,15 @@ OPERATIONS: dict[str, Operation] = {}
 GONE = frozenset({"HR002", "23503"})
 """The consumer was deleted, as a call finds, or a row that it writes."""
 LOST = frozenset({"HR007"})
+REPLACED = frozenset({"XX000", "42704", "42883", "42P01"})
+"""What a call used was replaced or dropped: a client repeats the call (`store/database/missing_objects.py`)."""
 
 
 def operation(
-    name: str, *allowed: str, prelude: tuple[str, ...] = (), owner: str | None = None
+    name: str, *allowed: str, prelude: tuple[str, ...] = (), owner: str | None = None, elsewhere: Set[str] = frozenset()
 ) -> Callable[[Callable[[Log], Steps]], Callable[[Log], Steps]]:
     def add(steps: Callable[[Log], Steps]) -> Callable[[Log], Steps]:
-        OPERATIONS[name] = Operation(name, steps, frozenset(allowed) | GONE, prelude, owner)
+        OPERATIONS[name] = Operation(name, steps, frozenset(allowed) | GONE, prelude, owner, frozenset(elsewhere))
         return steps
 
     return add
@@ -136,6 +147,7 @@ def _publish_scheduled(_: Log) -> Steps:
 # Leasing
 
 
+@cache
 def lease_sql(owner: str, limit: int = 100, seconds: float = 0, shares: str = "null", scan_limit: int = 1000) -> str:
     return (
         f"select to_json(l) from headrace_internal.lease(p_consumer => {SHIP}, p_owner => '{owner_id(owner)}', "
@@ -391,3 +403,18 @@ def _delete_consumer(log: Log) -> Steps:
     log.rewound = True
     yield f"select headrace_internal.delete_consumer(p_consumer => {SHIP}, p_force => true, p_now => {at(0)})"
     yield "select headrace_internal.declare_consumer(p_stream => 'orders', p_name => 'ship', p_settings => (select settings from gate.settings))"
+
+
+@operation("delete_stream", "HR001", "HR006", elsewhere={"HR001", *REPLACED})
+def _delete_stream(log: Log) -> Steps:
+    """Delete the stream, and make it and its consumer again. Calls for the old ones fail, and messages of the old one are gone."""
+    log.rewound = log.removes = True
+    yield f"select headrace_internal.delete_stream(p_stream => 'orders', p_force => true, p_now => {at(0)})"
+    yield "select headrace_internal.declare_stream(p_name => 'orders', p_settings => (select policy from gate.settings))"
+    yield "select headrace_internal.declare_consumer(p_stream => 'orders', p_name => 'ship', p_settings => (select settings from gate.settings))"
+
+
+@operation("migrate", elsewhere=REPLACED)
+def _migrate(_: Log) -> Steps:
+    """Install the functions again, as an upgrade does that changes no table."""
+    yield "select gate.reinstall()"

@@ -130,6 +130,7 @@ STATES: dict[str, tuple[Callable[[Connection], None], dict[str, Any], dict[str, 
     "segments": (segments, {"retain_up_to": 3600.0}, {}),
     "unordered": (quiet, {}, {"ordered": False}),
     "compacted": (quiet, {"one_message_per_key": True}, {}),
+    "compacted_old": (quiet, {"one_message_per_key": True, "retain_up_to": 3600.0}, {}),
 }
 
 
@@ -143,11 +144,9 @@ def save(connection: Connection) -> None:
         if connection.execute(f"select count(*) from {table}".encode()).fetchone() != (0,):
             connection.execute(f"create table saved.{name} as table {table}".encode())
             inserts.append(f"insert into {table} overriding system value select * from saved.{name}")
-    segments = (
-        """perform headrace_internal.add_segment(stream_id, lower, upper) from saved.segments where to_regclass(relation) is null
-           and exists (select from headrace_internal.streams where id = stream_id);"""
-        if connection.execute("select from headrace_internal.segments").fetchone() is not None
-        else ""
+    connection.execute("create table saved.relation as select 'headrace_streams.orders'::regclass::oid as oid")
+    connection.execute(
+        "create table saved.appenders as select proname, prosrc from pg_proc where pronamespace = 'headrace_streams'::regnamespace"
     )
     sequences = connection.execute(
         "select schemaname || '.' || quote_ident(sequencename), last_value from pg_sequences where schemaname like 'headrace%'"
@@ -155,7 +154,7 @@ def save(connection: Connection) -> None:
     values = [f"setval('{sequence}', {last or 1}, {last is not None})" for sequence, last in sequences]
     connection.execute(
         f"""create function gate.restore() returns void language plpgsql as $$ begin
-            {segments}
+            perform gate.rebuild();
             {_together(deletes)};
             {_together(inserts)};
             perform {", ".join(values)};
@@ -191,7 +190,8 @@ def prepared(server_dsn: str, name: str, plant: Plant | None = None) -> Iterator
         with psycopg.connect(dsn, autocommit=True) as connection:
             gate.install(connection)
             connection.execute(
-                "create table gate.settings as select headrace_internal.settings_of_consumer(1) as settings"
+                "create table gate.settings as select headrace_internal.settings_of_consumer(1) as settings,"
+                " headrace_internal.stream_settings(s) as policy from headrace_internal.streams as s"
             )
             if connection.execute("select count(*) from headrace_internal.history").fetchone() == (0,):
                 connection.execute("select headrace_internal.begin_timeline()")

@@ -14,7 +14,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.schedules import campaign, states
-from tests.schedules.explore import Pair, prioritized, shrunk
+from tests.schedules.__main__ import main
+from tests.schedules.explore import Outcome, Pair, prioritized, shrunk
 from tests.schedules.planted import BUGS
 from tests.schedules.schedules import Leg, Schedule, parse
 
@@ -124,7 +125,12 @@ def test_a_state_is_put_back_after_each_schedule(server: str) -> None:
     with campaign.explorer(server, "busy") as explorer:
         controller = explorer.runner.controller
         texts = set()
-        for operations in (("ack_ann", "seek_end"), ("delete_consumer", "publish"), ("edit_unordered", "redrive")):
+        for operations in (
+            ("ack_ann", "seek_end"),
+            ("delete_consumer", "publish"),
+            ("delete_stream", "late"),
+            ("migrate",),
+        ):
             controller.execute("select gate.restore()")
             texts.add(controller.value("select gate.state()"))
             explorer.run(Schedule("busy", operations, ()))
@@ -137,8 +143,24 @@ def test_a_state_is_put_back_after_each_schedule(server: str) -> None:
 )
 def test_every_operation_runs_alone_in_every_state(server: str, name: str) -> None:
     with campaign.explorer(server, name) as explorer:
-        for operation in campaign.usable(explorer.state):
+        for operation in campaign.usable(explorer.state) + campaign.usable(explorer.state, catalog=True):
             assert explorer.run(Schedule(name, (operation,), ())).violations == [], operation
+
+
+def test_violations_of_one_kind_are_counted_and_the_first_line_is_kept() -> None:
+    report, other = campaign.Report(), campaign.Report()
+    for seq, part in ((3, report), (4, report), (5, other)):
+        schedule = Schedule("quiet", ("publish",), (Leg(0, seq),))
+        part.add("random", Outcome(schedule, [1], [f"messages are never delivered: [{seq}, 9]"]))
+    report.merge(other)
+    assert [(one.count, one.line) for one in report.violations.values()] == [(3, "quiet publish A3")]
+    assert report.kinds["random"] == 3
+
+
+@pytest.mark.parametrize("count", [1, 7])
+def test_an_exploration_ends_after_its_count(count: int, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explore", "--count", str(count), "--kinds", "random", "--states", "idle", "quiet"]) == 0
+    assert f"{count} schedules in" in capsys.readouterr().out
 
 
 @pytest.mark.torture
