@@ -22,7 +22,7 @@ from typing import Any
 from tests.schedules import planted, states
 from tests.schedules.explore import Explorer, Outcome, Pair, pairs, prioritized
 from tests.schedules.operations import OPERATIONS
-from tests.schedules.schedules import Runner
+from tests.schedules.schedules import Leg, Runner, Schedule
 from tests.support import servers
 
 CATALOG = 500
@@ -58,7 +58,10 @@ class Report:
         self.kinds[kind] += 1
         self.kinds["cut"] += any(leg.cut for leg in outcome.schedule.legs)
         for text in outcome.violations:
-            self._add(Violation(text, str(outcome.schedule)))
+            found = Violation(text, str(outcome.schedule))
+            if found.kind not in self.violations:
+                print(f"{text}\n    {found.line}", file=sys.stderr, flush=True)
+            self._add(found)
 
     def merge(self, other: Report) -> None:
         self.kinds.update(other.kinds)
@@ -100,6 +103,7 @@ def explorer(dsn: str, state: str, plant: states.Plant | None = None) -> Iterato
             yield Explorer(prepared, runner)
         finally:
             runner.close()
+            servers.reconnect(dsn)
 
 
 def usable(state: states.State, catalog: bool = False) -> list[str]:
@@ -145,6 +149,8 @@ def work(directory: Path, part: int, options: argparse.Namespace) -> Report:
                         _progress[1] += bool(outcome.violations)
                     if time.monotonic() > until or number == count:
                         break
+                    if (parent := multiprocessing.parent_process()) and not parent.is_alive():
+                        return report
         report.seconds = time.monotonic() - begun
     return report
 
@@ -158,6 +164,7 @@ def _schedules(
         "pairs": _pairs(one, list(pairs(names))[part :: options.jobs], generator, options.preemptions),
         "random": _random(one, names, generator),
         "catalog": _catalog(one, names, generator),
+        "crash": _crashes(one, names, generator),
     }
     running = [kinds[kind] for kind in options.kinds]
     for turn in itertools.count():
@@ -195,6 +202,18 @@ def _catalog(one: Explorer, names: list[str], generator: random.Random) -> Itera
     while True:
         operations = (generator.choice(changing), *generator.choices(names + changing, k=generator.choice((1, 2))))
         yield "deletions of the stream and upgrades", one.run(prioritized(one, operations, generator))
+
+
+def _crashes(one: Explorer, names: list[str], generator: random.Random) -> Iterator[tuple[str, Outcome]]:
+    """Crash the server at each gate of each operation, then at random gates of two."""
+    for name in generator.sample(names, len(names)):
+        alone = one.run(Schedule(one.state.name, (name,), ()))
+        yield "crashes of one session", alone
+        for gate in range(1, alone.passed[0] + 1):
+            yield "crashes of one session", one.run(alone.schedule._replace(legs=(Leg(0, gate, "c"),)))
+    while True:
+        legs = tuple(Leg(session, generator.randint(1, 20), cut) for session, cut in ((0, ""), (1, "c"), (0, "c")))
+        yield "crashes of two sessions", one.run(Schedule(one.state.name, tuple(generator.choices(names, k=2)), legs))
 
 
 def explore(options: argparse.Namespace) -> Report:

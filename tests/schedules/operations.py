@@ -54,8 +54,7 @@ class Operation:
 
 OPERATIONS: dict[str, Operation] = {}
 
-GONE = frozenset({"HR002", "23503"})
-"""The consumer was deleted, as a call finds, or a row that it writes."""
+GONE = frozenset({"HR002", "23503"})  # the consumer was deleted, as a call finds, or a row that it writes
 LOST = frozenset({"HR007"})
 REPLACED = frozenset({"XX000", "42704", "42883", "42P01"})
 """What a call used was replaced or dropped: a client repeats the call (`store/database/missing_objects.py`)."""
@@ -414,7 +413,6 @@ def _delete_stream(log: Log) -> Steps:
     yield "select headrace_internal.declare_consumer(p_stream => 'orders', p_name => 'ship', p_settings => (select settings from gate.settings))"
 
 
-@operation("migrate", elsewhere=REPLACED)
+@operation("migrate", elsewhere=REPLACED)  # as an upgrade that changes no table
 def _migrate(_: Log) -> Steps:
-    """Install the functions again, as an upgrade does that changes no table."""
     yield "select gate.reinstall()"

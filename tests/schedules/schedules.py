@@ -2,12 +2,15 @@
 
 The line of a schedule repeats it exactly: `quiet ack+lease_bob A5 B7 A` is the state that it starts from, its
 operations, which are the sessions A, B, … in this order, and its legs. In a leg a session runs up to a gate, by number.
-`A5x` cuts its transaction there, and `A5k` terminates its backend. After the last leg the sessions run to their ends.
+`A5x` cuts its transaction there, `A5k` terminates its backend, and `A5c` crashes the server. After the last leg the sessions run to their ends.
 """
 
 from __future__ import annotations
 
+import os
 import re
+import select
+import signal
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,7 +24,7 @@ _CLASS = 46000
 
 
 class Leg(NamedTuple):
-    """A session runs up to a gate. `cut` is empty, `x` for a transaction that is cut there, or `k` for a backend."""
+    """A session runs up to a gate. `cut` is empty, `x` for a transaction that is cut there, `k` for a backend, `c` for the server."""
 
     session: int
     gate: int
@@ -43,9 +46,9 @@ class Schedule(NamedTuple):
 def parse(line: str) -> Schedule:
     """Return the schedule of a line. Raises `ValueError` if it is none."""
     state, operations, *legs = line.split()
-    found = [re.fullmatch(r"([A-Z])(\d*)([xk]?)", leg) for leg in legs]
+    found = [re.fullmatch(r"([A-Z])(\d*)([xkc]?)", leg) for leg in legs]
     if None in found:
-        raise ValueError(f"{line!r} has a leg that is none: write a session, a gate and perhaps x or k, as in A12x.")
+        raise ValueError(f"{line!r} has a leg that is none: write a session, a gate and perhaps x, k or c, as in A12x.")
     return Schedule(
         state,
         tuple(operations.split("+")),
@@ -180,7 +183,10 @@ class Runner:
         while not actor.done and not actor.blocked and (actor.passed < leg.gate or not leg.gate):
             self._advance(actor, actors)
         if leg.cut and not actor.done and actor.at_gate:
-            self._cut(actor, leg.cut)
+            if leg.cut == "c":
+                self._crash(actor, actors)
+            else:
+                self._cut(actor, leg.cut)
             self._watch_blocked(actors)
 
     def _advance(self, actor: Actor, actors: list[Actor]) -> None:
@@ -255,3 +261,32 @@ class Runner:
         actor.session.wait(60)
         actor.finish_call()
         actor.done = True
+
+    def _crash(self, actor: Actor, actors: list[Actor]) -> None:
+        """Crash the server: Postgres ends all backends if one is killed, and recovers from what it has written of the WAL."""
+        os.kill(actor.session.pid, signal.SIGKILL)
+        for one in actors:
+            one.was_cut, one.blocked, one.session.gate = True, False, None
+            if one.session.running:
+                one.session.wait(60)
+                one.finish_call()
+            one.done = True
+        # The server ends these before it refuses new connections.
+        for session in [self.controller, *self._sessions]:
+            session.wait_for_end()
+        self.close()
+        self._sessions = []
+        self.controller = actor.log.controller = self._recovered()
+        self.controller.execute("select headrace_internal.begin_timeline()")  # as the first client does
+        actor.log.changed()
+
+    def _recovered(self) -> Session:
+        """Return a new session of the scheduler, as soon as the server has recovered."""
+        until = time.monotonic() + 60
+        while True:
+            try:
+                return self._control()
+            except ConnectionError:
+                if time.monotonic() > until:
+                    raise
+                select.select([], [], [], 0.02)

@@ -93,6 +93,16 @@ class Session:
         except OSError:
             return True
 
+    def wait_for_end(self) -> None:
+        """Wait until the server has ended this connection."""
+        while self.alive:
+            if not self._poll.poll(60_000):
+                raise TimeoutError("the server has not ended a connection within a minute")
+            try:
+                self._connection.consume_input()
+            except OperationalError:
+                return
+
     def close(self) -> None:
         self._connection.finish()
 

@@ -121,6 +121,20 @@ def test_a_line_repeats_its_schedule(server: str) -> None:
     assert first.passed[1] > 7
 
 
+@pytest.mark.parametrize("line", ["quiet ack_ann+lease_bob A B5c", "idle publish+work A B9c", "quiet effect_ann A7c"])
+def test_an_answer_survives_a_crash_of_the_server(server: str, line: str) -> None:
+    schedule = parse(line)
+    with campaign.explorer(server, schedule.state) as explorer:
+        assert explorer.run(schedule).violations == []
+
+
+def test_a_lost_answer_is_found_after_a_crash(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PGOPTIONS", "-c synchronous_commit=off")
+    with campaign.explorer(server, "quiet") as explorer:
+        (found, _) = explorer.run(parse("quiet ack_ann+lease_bob A B5c")).violations
+    assert found == "message 1 of key a was acked, and waits to be delivered again"
+
+
 def test_a_state_is_put_back_after_each_schedule(server: str) -> None:
     with campaign.explorer(server, "busy") as explorer:
         controller = explorer.runner.controller

@@ -17,7 +17,7 @@ from headrace.embedded import EmbeddedPostgres
 from headrace.embedded.binaries import find_installation
 from headrace.testing.databases import make_template, on_server
 
-__all__ = ["QUICK", "clone", "destroy", "ensure_template", "on_server", "opened", "run", "server"]
+__all__ = ["QUICK", "clone", "destroy", "ensure_template", "on_server", "opened", "reconnect", "run", "server"]
 
 T = TypeVar("T")
 
@@ -81,6 +81,9 @@ class _Administrator:
 
     def close(self) -> None:
         self._drop_left()
+        self.leave()
+
+    def leave(self) -> None:
         self._connection.close()
 
     def _drop_left(self) -> None:
@@ -114,6 +117,12 @@ def _administrator(dsn: str) -> _Administrator:
     if administrator is None or administrator.closed:
         administrator = _administrators[dsn] = _Administrator(dsn)
     return administrator
+
+
+def reconnect(dsn: str) -> None:
+    """Make and drop databases over a new connection, since the server may have crashed."""
+    if administrator := _administrators.pop(dsn, None):
+        administrator.leave()
 
 
 def destroy(directory: Path) -> None:
