@@ -349,7 +349,7 @@ def _editing(name: str, settings: str) -> None:
             )
         except Failed as failed:
             # A consumer that was deleted is declared as a new one, which needs all of its settings.
-            if failed.state != "HR004" or "delete_consumer" not in log.operations:
+            if failed.state != "HR004" or not {"delete_consumer", "delete_stream"} & log.operations:
                 raise
 
 
