@@ -164,12 +164,13 @@ async def test_a_consumer_opens_with_what_it_is_at_and_its_dead_letters(
     await ship.fail(
         batch, Failure("reject", None, "ValueError: no street", "Traceback:\n  in ship.py, line 7"), batch.seqs[0]
     )
-    await ship.nack(batch, batch.seqs[2], delay=3600)
+    await ship.nack(batch, batch.seqs[2], delay=3600, error="TimeoutError: no answer")
     async with in_front_of(admin) as person:
         await person.select("consumers", "ship")
         await person.press("enter")
         assert isinstance(person.observer.screen, ConsumerScreen)
         await person.until(lambda: "flying" in person.text)
+        assert "TimeoutError: no an" in person.line("later")
         assert person.line("flying").split()[:4] == ["in", "flight", "2", "flying"]
         assert person.line("later").split()[:3] == ["parked", "3", "later"]
         assert person.line("next").split()[:3] == ["next", "4", "next"]

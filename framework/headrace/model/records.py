@@ -203,6 +203,15 @@ class PeekedMessage(StoredMessage, frozen=True, kw_only=True):
     """The number of messages that the lease holds now."""
     until: datetime | None
     """When the lease expires, or when a parked message is due. None means now."""
+    failed_at: datetime | None = None
+    """When its last attempt failed, if it is parked for a retry, or blocks its key. None if it was given back unstarted
+    since."""
+    error: str | None = None
+    """The error of that attempt, at most 2,000 characters, and its type, as dead letters have them."""
+    error_type: str | None = None
+    failed_by: str | None = None
+    """The worker process of that attempt, as `host:pid`. None if a client has nacked it, of a dead letter, or if it is not
+    known."""
 
 
 class Standing(msgspec.Struct, frozen=True, kw_only=True):
@@ -221,6 +230,10 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     """When the lease expires, or when a parked message is due. None means now."""
     owner: str | None
     """The owner of the lease, a UUID, if the message is in flight."""
+    failed_at: datetime | None = None
+    """When the last attempt of a parked message failed, or when a dead letter died."""
+    error: str | None = None
+    error_type: str | None = None
 
 
 class BlockedKey(msgspec.Struct, frozen=True, kw_only=True):
@@ -233,6 +246,7 @@ class BlockedKey(msgspec.Struct, frozen=True, kw_only=True):
     waiting: int
     """The number of messages of the key that wait behind the dead letter."""
     error: str | None
+    error_type: str | None = None
 
 
 class Received(msgspec.Struct, frozen=True, kw_only=True):
