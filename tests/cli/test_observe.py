@@ -274,7 +274,7 @@ async def test_p_pauses_and_resumes(admin: Admin, declare: Declare) -> None:
         await person.answer("y")
         assert (await ship.info()).paused_until is not None
         assert "ship of orders is paused" in person.notifications
-        assert "paused until resumed" in person.line("ship", "paused")
+        assert "It is paused until a user" in person.line("ship", "paused")
         await person.ask("p")
         await person.answer("y")
         assert (await ship.info()).paused_until is None

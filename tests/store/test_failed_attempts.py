@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 from uuid import uuid4
 
@@ -140,3 +141,15 @@ async def test_a_role_that_may_not_read_messages_sees_no_error_of_them(login: Lo
     assert [tuple(row) for row in await reader.executor.fetch(query)] == whole
     assert [tuple(row) for row in await (await login("consume")).fetch(query)] == whole
     assert [tuple(row) for row in await (await login("observe")).fetch(query)] == [(None, None, None, False)]
+
+
+async def test_a_role_that_may_not_read_messages_sees_no_failure_that_opened_a_breaker(
+    login: Login, database: store.Database
+) -> None:
+    at_work = ConsumerAtWork(stream="orders", name="ship", breaker="open", breaker_reason="NoStock: 3 of 4")
+    started_at = datetime.now(UTC)
+    facts = WorkerFacts(host="mill", pid=7, kind="run", version="1", started_at=started_at, consumers=[at_work])
+    await store.record_heartbeat(database, uuid4(), facts)
+    for privilege, reason in (("observe", None), ("consume", "NoStock: 3 of 4")):
+        _, [worker] = await store.workers(await login(privilege, streams=()))
+        assert [(one.breaker, one.breaker_reason) for one in worker.consumers] == [("open", reason)]

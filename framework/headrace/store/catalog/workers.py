@@ -45,17 +45,27 @@ async def workers(executor: Executor, *, now: datetime | None = None) -> tuple[d
     return rows[0]["at"], [_worker(row) for row in rows if row["id"] is not None]
 
 
+class ReportOfConsumer(msgspec.Struct, frozen=True):
+    """What a running process reports of a consumer, when it did, and its name if something blocks its event
+    loop."""
+
+    seen_at: datetime
+    work: ConsumerAtWork
+    event_loop: str | None
+
+
 async def consumer_at_work(
     executor: Executor, stream: str, name: str, *, now: datetime | None = None
-) -> list[tuple[datetime, ConsumerAtWork]]:
-    """What the running processes report of a consumer, and when each did."""
+) -> list[ReportOfConsumer]:
+    """What the running processes report of a consumer."""
     rows = await executor.fetch(
         "select * from headrace_internal.consumer_at_work($1, $2, coalesce($3, clock_timestamp()))", stream, name, now
     )
     found = []
     for row in rows:
         with suppress(msgspec.DecodeError):  # the heartbeat of a newer version may be unreadable
-            found.append((row["seen_at"], msgspec.json.decode(row["entry"], type=ConsumerAtWork)))
+            work = msgspec.json.decode(row["entry"], type=ConsumerAtWork)
+            found.append(ReportOfConsumer(row["seen_at"], work, row["event_loop"]))
     return found
 
 

@@ -162,12 +162,13 @@ begin
     end loop;
 end $$;
 
--- Return the entries of a consumer in the heartbeats of the running processes, with the times of these.
+-- Return the entries of a consumer in the heartbeats of the running processes, with the times of these. `event_loop`: the
+-- process, if something blocks its event loop.
 -- Granted: consume
 create or replace function headrace_internal.consumer_at_work(p_stream text, p_name text, p_now timestamptz default clock_timestamp())
-returns table (seen_at timestamptz, entry json)
+returns table (seen_at timestamptz, entry json, event_loop text)
 language sql as $$
-    select w.seen_at, c.entry
+    select w.seen_at, c.entry, case when w.facts ->> 'blocked' is not null then concat(w.facts ->> 'host', ':', w.facts ->> 'pid') end
     from (select * from headrace_internal.workers order by seen_at desc limit 1000) as w
     cross join lateral json_array_elements(w.facts -> 'consumers') as c(entry)
     where w.seen_at >= p_now - interval '15 seconds' and strpos(w.facts::text, to_json(p_name)::text) > 0
