@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from functools import partial
-from itertools import product
+from itertools import count, product
 from uuid import uuid4
 
 import msgspec
@@ -12,6 +13,7 @@ import pytest
 
 from headrace import store
 from headrace.admin import Admin
+from headrace.admin.live import reading
 from headrace.cli.observe.screens.consumer import ConsumerScreen
 from headrace.cli.observe.screens.dialogs import AskFilter, AskPlace, TextPage
 from headrace.cli.observe.screens.home import HomeScreen
@@ -71,7 +73,10 @@ async def test_everything_is_there_and_no_line_is_longer_than_the_terminal(
         assert person.line("worker-7:4711").split()[1] == "run"
         if size[0] >= 110:
             assert "3/16" in person.line("orders", "bill")
-        assert "trying: all are busy" in person.line("orders", "bill"), "the reason stays when other columns go"
+        # Once its messages are old, it is said why it is behind.
+        assert re.search("trying: all are busy|5 messages wait", person.line("orders", "bill")), (
+            "the reason stays when other columns go"
+        )
         for key in ("Pause", "Seek", "Redrive", "Filter", "Sort", "Help", "Quit"):
             assert key in person.lines[-1]
 
@@ -392,26 +397,32 @@ async def _of_the_past(snapshot: LiveSnapshot) -> LiveSnapshot:
     return msgspec.structs.replace(snapshot, error="The database is away.")
 
 
-async def test_an_update_takes_four_round_trips_at_most_for_any_data_and_any_screen(
-    database: store.Database, admin: Admin, declare: Declare
+async def test_an_update_takes_four_round_trips_in_the_mean_for_any_data_and_any_screen(
+    database: store.Database, admin: Admin, declare: Declare, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    seconds = count()  # an update a second, however long it takes
+    now = [next(seconds)]
+    monkeypatch.setattr(reading, "monotonic", lambda: now[0])
+    monkeypatch.setattr(admin._live, "_clock", lambda: now[0])
     for number in range(12):
         await declare(f"consumer-{number}")
     await publish(database, *"abc")
+    await database.fetch("update headrace_streams.orders set created_at = created_at - interval '1 hour'")
     async with in_front_of(admin) as person:
 
         async def cost_of(updates: int) -> float:
             before = database.statistics()["round_trips"]
             for _ in range(updates):
+                now[0] = next(seconds)
                 await person.observer.poll()
                 await person.settle()
             return database.statistics()["round_trips"] - before
 
-        assert await cost_of(5) <= 20
+        assert await cost_of(10) <= 41  # with the names, once in ten
         await person.select("streams", "orders")
         await person.press("enter")
         await person.until(lambda: "newest first" in person.text)
-        assert await cost_of(5) <= 20
+        assert await cost_of(10) <= 41  # with the names, once in ten
 
 
 async def test_it_does_the_same_over_a_server(dsn: str, admin: Admin, declare: Declare) -> None:
