@@ -45,7 +45,12 @@ CASES: dict[str, tuple[Situation, Cause, str]] = {
         f"Its circuit breaker is open in 1 of 2 processes. It is trying one message now. {FIGURES}",
     ),
     "blocked keys": (
-        late(blocked=7), "blocked", f"7 messages wait behind dead letters that block their keys. Redrive or purge these. {FIGURES}",
+        late(lag=0, blocked=7), "blocked", f"7 messages wait behind dead letters that block their keys. Redrive or purge these. {FIGURES} {ACTORS}",
+    ),
+    "blocked keys, and a slow handler": (
+        late(blocked=1, reports=[report(busy=8)]), "blocked",
+        "1 message waits behind dead letters that block their keys. Redrive or purge these. Nearly all of its actors are busy."
+        f" {FIGURES} 8 of 8 actors are busy.",
     ),
     "no process": (
         late(reports=[], owners=0, finish_rate=0.0), "unattended",

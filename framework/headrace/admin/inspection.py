@@ -121,8 +121,9 @@ def _breaker(at_work: Sequence[ReportOfConsumer]) -> PushBreaker | None:
 
 
 def _situation(info: ConsumerInfo, reports: Sequence[ReportOfConsumer], waiting: Waiting | None) -> Situation:
-    rates = [one.work.rate for one in reports if one.work.rate is not None]
-    finish_rate = sum(rates) if rates else None if waiting is None else waiting.finish_rate
+    finish_rate = None if waiting is None else waiting.finish_rate
+    if finish_rate is None and (rates := [one.work.rate for one in reports if one.work.rate is not None]):
+        finish_rate = sum(rates)
     until, oldest, at = info.paused_until, info.oldest_unacked_at, None if waiting is None else waiting.at
     return Situation(
         lag=info.lag,

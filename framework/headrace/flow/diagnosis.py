@@ -31,6 +31,9 @@ WINDOW = 10_000
 """The number of parked messages at which a lease call stops reading ahead, see `take_parked`."""
 
 
+_NOTHING = Waiting()
+
+
 class Situation(Struct, frozen=True, kw_only=True):
     """The figures of a consumer.
 
@@ -79,14 +82,15 @@ def diagnose(one: Situation) -> Diagnosis:
 
 
 def _cause(one: Situation) -> tuple[Cause, str]:
-    sample = one.waiting or Waiting()
+    sample = one.waiting or _NOTHING
     if one.paused:
         end = "a user resumes it" if one.paused_until is None else f"{one.paused_until:%Y-%m-%d %H:%M:%S} UTC"
         return "paused", f"It is paused until {end}."
     if broken := [report for report in one.reports if report.breaker in ("open", "half-open")]:
         return "breaker", _breaker(broken, len(one.reports))
     if one.blocked:
-        return "blocked", f"{_count(one.blocked)} behind dead letters that block their keys. Redrive or purge these."
+        blocked = f"{_count(one.blocked)} behind dead letters that block their keys. Redrive or purge these."
+        return "blocked", f"{blocked} {_slowed(one, sample)[1] if one.lag else ''}".strip()
     if not one.waits:
         if one.unmatched:
             return "filters", f"None of the last {one.unmatched:,} messages of its stream matches its filters."
@@ -141,7 +145,7 @@ def _figures(one: Situation, cause: Cause) -> Iterator[str]:
     if one.publish_rate is not None and one.finish_rate is not None:
         yield f"{_rate(one.publish_rate)}/s are published, and {_rate(one.finish_rate)}/s finished."
     work = at_work(one.reports)
-    if cause in ("paused", "breaker", "blocked", "unattended", "event_loop"):
+    if cause in ("paused", "breaker", "unattended", "event_loop"):
         return
     if work.actors is not None:
         why = f" ({work.reason})" if work.reason and cause in ("key", "busy", "other") else ""
