@@ -251,13 +251,15 @@ def test_a_table_of_what_was_received(orders: Operator) -> None:
 
 def test_peek_touches_nothing(orders: Operator) -> None:
     one, _ = _receive(orders, "--batch-size", "2")
-    orders.call("consumer", "nack", "ship", one["ack_id"], "--delay", "1h")
+    orders.call("consumer", "nack", "ship", one["ack_id"], "--delay", "1h", "--error", "no stock")
     before = _info(orders)
     found = orders.json("consumer", "peek", "ship", "--limit", "2")
     assert [(m["state"], m["seq"]) for m in found] == [("in_flight", 2), ("parked", 1), ("next", 3), ("next", 4)]
     output = orders.out("consumer", "peek", "orders", "ship")
     assert "in flight" in output
     assert "orders.us.5" in output
+    assert next(line for line in output.splitlines() if line.startswith("parked")).endswith("no stock")
+    assert "no stock" in orders.out("stream", "journey", "orders", "1")
     assert _info(orders) == before
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from functools import partial
-from itertools import product
+from itertools import count, product
 from uuid import uuid4
 
 import msgspec
@@ -12,6 +13,7 @@ import pytest
 
 from headrace import store
 from headrace.admin import Admin
+from headrace.admin.live import reading
 from headrace.cli.observe.screens.consumer import ConsumerScreen
 from headrace.cli.observe.screens.dialogs import AskFilter, AskPlace, TextPage
 from headrace.cli.observe.screens.home import HomeScreen
@@ -71,7 +73,10 @@ async def test_everything_is_there_and_no_line_is_longer_than_the_terminal(
         assert person.line("worker-7:4711").split()[1] == "run"
         if size[0] >= 110:
             assert "3/16" in person.line("orders", "bill")
-        assert "trying: all are busy" in person.line("orders", "bill"), "the reason stays when other columns go"
+        # Once its messages are old, it is said why it is behind.
+        assert re.search("trying: all are busy|5 messages wait", person.line("orders", "bill")), (
+            "the reason stays when other columns go"
+        )
         for key in ("Pause", "Seek", "Redrive", "Filter", "Sort", "Help", "Quit"):
             assert key in person.lines[-1]
 
@@ -164,12 +169,13 @@ async def test_a_consumer_opens_with_what_it_is_at_and_its_dead_letters(
     await ship.fail(
         batch, Failure("reject", None, "ValueError: no street", "Traceback:\n  in ship.py, line 7"), batch.seqs[0]
     )
-    await ship.nack(batch, batch.seqs[2], delay=3600)
+    await ship.nack(batch, batch.seqs[2], delay=3600, error="TimeoutError: no answer")
     async with in_front_of(admin) as person:
         await person.select("consumers", "ship")
         await person.press("enter")
         assert isinstance(person.observer.screen, ConsumerScreen)
         await person.until(lambda: "flying" in person.text)
+        assert "TimeoutError: no an" in person.line("later")
         assert person.line("flying").split()[:4] == ["in", "flight", "2", "flying"]
         assert person.line("later").split()[:3] == ["parked", "3", "later"]
         assert person.line("next").split()[:3] == ["next", "4", "next"]
@@ -273,7 +279,7 @@ async def test_p_pauses_and_resumes(admin: Admin, declare: Declare) -> None:
         await person.answer("y")
         assert (await ship.info()).paused_until is not None
         assert "ship of orders is paused" in person.notifications
-        assert "paused until resumed" in person.line("ship", "paused")
+        assert "It is paused until a user" in person.line("ship", "paused")
         await person.ask("p")
         await person.answer("y")
         assert (await ship.info()).paused_until is None
@@ -391,26 +397,32 @@ async def _of_the_past(snapshot: LiveSnapshot) -> LiveSnapshot:
     return msgspec.structs.replace(snapshot, error="The database is away.")
 
 
-async def test_an_update_takes_four_round_trips_at_most_for_any_data_and_any_screen(
-    database: store.Database, admin: Admin, declare: Declare
+async def test_an_update_takes_four_round_trips_in_the_mean_for_any_data_and_any_screen(
+    database: store.Database, admin: Admin, declare: Declare, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    seconds = count()  # an update a second, however long it takes
+    now = [next(seconds)]
+    monkeypatch.setattr(reading, "monotonic", lambda: now[0])
+    monkeypatch.setattr(admin._live, "_clock", lambda: now[0])
     for number in range(12):
         await declare(f"consumer-{number}")
     await publish(database, *"abc")
+    await database.fetch("update headrace_streams.orders set created_at = created_at - interval '1 hour'")
     async with in_front_of(admin) as person:
 
         async def cost_of(updates: int) -> float:
             before = database.statistics()["round_trips"]
             for _ in range(updates):
+                now[0] = next(seconds)
                 await person.observer.poll()
                 await person.settle()
             return database.statistics()["round_trips"] - before
 
-        assert await cost_of(5) <= 20
+        assert await cost_of(10) <= 41  # with the names, once in ten
         await person.select("streams", "orders")
         await person.press("enter")
         await person.until(lambda: "newest first" in person.text)
-        assert await cost_of(5) <= 20
+        assert await cost_of(10) <= 41  # with the names, once in ten
 
 
 async def test_it_does_the_same_over_a_server(dsn: str, admin: Admin, declare: Declare) -> None:

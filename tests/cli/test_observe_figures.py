@@ -62,8 +62,8 @@ def _consumer(
             START + timedelta(seconds=seconds), position - found.held - found.waiting, last_seq - position
         )
     stream.add(START, last_seq)
-    info = CatalogConsumer(number=1, id="c", stream=1, name=name, push=False)
-    work = [report for _, report in reports_by_consumer(workers).get(("orders", name), ())]
+    info = CatalogConsumer(number=1, id="c", stream=1, name=name, push=False, filtered=False)
+    work = reports_by_consumer(workers).get(("orders", name), [])
     return consumer_row(info, "orders", stream, found, work, START, None)
 
 
@@ -186,7 +186,7 @@ def test_a_consumer_that_its_rate_limit_holds_back_is_healthy() -> None:
         for second in range(3 * TREND_SAMPLES):
             samples.add(START + timedelta(seconds=second), second, 100 * second)
         report = ConsumerAtWork(stream="orders", name="ship", actors=1, reason=reason)
-        return _consumer(lease=(1, 1, 1), samples=samples, workers=[_reports(report)]).state
+        return _consumer(lease=(1, 1, 1), samples=samples, last_seq=10, workers=[_reports(report)]).state
 
     assert state("all are busy") == "growing"
     assert state(f"{RATE_LIMITED}50/s") == ""

@@ -10,7 +10,7 @@ import anyio.from_thread
 import msgspec
 import pytest
 
-from headrace import App, Backoff, Batch, Depends, LeaseLost, Message, Next, Reject, Retry
+from headrace import App, Backoff, Batch, Depends, LeaseLost, Message, Next, Reject, Retry, store
 from tests.runtime.running import (
     Seen,
     consumer,
@@ -467,3 +467,18 @@ async def test_whatever_a_type_a_middleware_or_a_dependency_raises_costs_its_mes
         await app.idle()
         info = await consumer(app, "ship")
     assert (info.lag, info.in_flight, info.dead_letters) == (0, 0, 3)
+
+
+@pytest.mark.asyncio
+async def test_the_error_of_an_attempt_is_kept_with_the_message_that_waits_for_its_retry(app: App) -> None:
+    @app.consumer("orders", backoff=3600)
+    async def ship(order: int) -> None:
+        raise ValueError(f"no stock for {order}")
+
+    async with running(app):
+        await app.publish("orders", "a", 7)
+        await eventually(lambda: parked(app))
+        [waiting] = await app.admin.peek("orders", "ship")
+    assert (waiting.state, waiting.attempts, waiting.error_type) == ("parked", 1, "ValueError")
+    assert (waiting.error, waiting.failed_by) == ("ValueError: no stock for 7", store.process_name())
+    assert waiting.failed_at is not None

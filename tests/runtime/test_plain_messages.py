@@ -13,6 +13,7 @@ import msgspec
 import pytest
 
 from headrace import App, Message, Reject
+from headrace.flow.durations import Durations
 from headrace.flow.in_flight import InFlightTracker
 from headrace.flow.lanes import Lanes
 from headrace.runtime.execution.actors import Crew
@@ -56,7 +57,7 @@ class Bench:
         self.slot = ActorSlot(self.scope)
         failure_handler: Any = self
         unused: Any = None
-        execution = Execution(int, None, unused, self.lanes, acknowledger, failure_handler, unused, clock)
+        execution = Execution(int, None, unused, self.lanes, acknowledger, failure_handler, unused, clock, Durations())
         self.executor = PlainExecutor(function, execution)
 
     def stopped(self, message: Message, slot: ActorSlot) -> None:

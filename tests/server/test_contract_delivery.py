@@ -147,7 +147,8 @@ async def test_more_receivers_than_max_waiting_are_429(api: Api) -> None:
 async def test_peek_reports_the_state_of_messages_and_changes_nothing(api: Api) -> None:
     await _begin(api, "a", "b", "c", "d")
     first, second = (await api.post(f"{_SHIP}/receive", {"batch_size": 2}))["data"]
-    await api.post(f"{_SHIP}/nack", {"ack_ids": [second["ack_id"]], "delay_ms": 3_600_000})
+    nack = {"ack_ids": [second["ack_id"]], "delay_ms": 3_600_000, "error": "no stock"}
+    await api.post(f"{_SHIP}/nack", nack)
 
     async def peeked(**query: Any) -> list[tuple[str, str]]:
         found = (await api.get(f"{_SHIP}/messages", **query))["data"]
@@ -165,6 +166,13 @@ async def test_peek_reports_the_state_of_messages_and_changes_nothing(api: Api) 
     assert (in_flight["info"]["deliver_count"], parked["info"]["deliver_count"]) == (1, 1)
     assert in_flight["info"]["not_visible_until"] is not None
     assert parked["info"]["not_visible_until"] is not None
+    assert (parked["info"]["error"], parked["info"]["error_type"], parked["info"]["failed_by"]) == (
+        "no stock",
+        None,
+        None,
+    )
+    assert parked["info"]["failed_at"] is not None
+    assert (in_flight["info"]["error"], in_flight["info"]["failed_at"]) == (None, None)
     assert (coming["info"]["ack_id"], coming["info"]["not_visible_until"]) == (None, None)
     assert await api.post(f"{_SHIP}/ack", {"ack_ids": [in_flight["info"]["ack_id"]], "strict": True}) == {
         "success": True

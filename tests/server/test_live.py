@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any
+from pathlib import Path
+from typing import Any, get_args
 from uuid import uuid4
 
 import anyio
@@ -16,8 +18,12 @@ from headrace.admin.live.reading import Reading
 from headrace.model.errors import StoreUnavailable
 from headrace.model.records import WorkerFacts
 from headrace.model.specs import ConsumerSpec
+from headrace.model.watching.diagnosis import Cause
+from headrace.server.live.attention import ORDER
 from headrace.server.live.refreshing import LiveState
 from tests.server.calling import Api
+from tests.support.readers import Clock
+from tests.support.readers import Reader as Reader_
 
 pytestmark = pytest.mark.asyncio
 
@@ -334,9 +340,52 @@ async def test_a_process_whose_event_loop_is_blocked_needs_somebody(database: st
     facts = WorkerFacts(host="here", pid=7, kind="run", version="1", started_at=started_at, blocked=blocked)
     await store.record_heartbeat(database, uuid4(), facts)
     found = [one for one in (await api.get("/live"))["data"]["attention"] if one["kind"] == "process"]
-    assert [(one["name"], one["state"]) for one in found] == [("here:7", "blocked")]
+    assert [(one["name"], one["state"]) for one in found] == [("here:7", "event_loop")]
     assert blocked in found[0]["reason"]
     assert blocked in [one["blocked"] for one in await rows(api, "processes")]
+
+
+async def test_dead_letters_and_filters_that_match_nothing_need_somebody(
+    database: store.Database, api: Api, renew: Renew
+) -> None:
+    await api.stream()
+    for name, settings in {
+        "all": {}, "typo": {"filters": ["order.>"]}, "nowhere": {"where": "data.totl > 1"}, "some": {"filters": ["orders.>"]}, "none": {},
+    }.items():  # fmt: skip
+        await api.consumer(name, **settings)
+    await api.publish(("orders.us", {"total": 1}), ("orders.de", {"total": 2}))
+    for name in ("all", "typo", "nowhere", "some", "none"):
+        number = await store.consumer_id(database, "orders", name)
+        spec = ConsumerSpec(stream="orders", name=name)
+        reader = Reader_(database, spec, number, Clock())
+        batch = await reader.lease()
+        if name == "none":
+            await reader.reject(batch)
+        elif batch.lease_id is not None:
+            await reader.ack_all(batch)
+    states: dict[str, tuple[str, str]] = {}
+    for _ in range(3):  # the filters of one consumer are looked at with each snapshot
+        renew()
+        states |= {one["name"]: (one["state"], one["reason"]) for one in (await api.get("/live"))["data"]["attention"]}
+    nothing = "None of the last 2 messages of its stream matches its filters."
+    expected = {
+        "none": ("dead_letters", "It has 2 dead letters."),
+        "typo": ("filters", nothing),
+        "nowhere": ("filters", nothing),
+    }
+    assert states == expected
+    for name in ("typo", "nowhere", "some"):
+        answer = await api.get(f"/streams/orders/consumers/{name}/why")
+        assert answer["text"] == ("" if name == "some" else nothing)
+
+
+async def test_the_guide_says_what_to_do_about_each_state_that_needs_somebody() -> None:
+    guide = (Path(__file__).parents[2] / "docs/how-to/monitor.md").read_text()
+    table = guide[guide.index("| alarm |") :].split("\n\n")[0].splitlines()[2:]
+    shown = [state for line in table for state in re.findall(r"`(\w+)`", line.split("|")[2])]
+    assert sorted(shown) == sorted(ORDER)
+    causes = guide[guide.index("| cause |") :].split("\n\n")[0].splitlines()[2:]
+    assert {line.split("`")[1] for line in causes} == {cause for cause in get_args(Cause) if cause}
 
 
 async def test_a_consumer_is_read_with_its_settings(api: Api) -> None:

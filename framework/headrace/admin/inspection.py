@@ -6,15 +6,20 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Unpack
 
+from msgspec import structs
+
 from headrace import store
 from headrace.admin.base import Base
 from headrace.admin.journeys import MAX_STOPS, read_journey
 from headrace.admin.validation import check_limit, check_seq, search_of, utc
+from headrace.flow.diagnosis import Situation, diagnose
 from headrace.model.conditions.selections import SearchCriteria
 from headrace.model.errors import InvalidInput
-from headrace.model.records import ConsumerAtWork
+from headrace.model.records import ConsumerInfo
+from headrace.model.watching.diagnosis import Diagnosis, Waiting
 from headrace.model.watching.journeys import Journey
 from headrace.model.watching.operations import PushBreaker, PushCounts, PushStatus, SearchStep, SeekPreview
+from headrace.store import ReportOfConsumer
 from headrace.store.catalog.recent_events import KEPT
 
 
@@ -79,21 +84,63 @@ class Inspection(Base):
             url=spec.push.url,
             breaker=_breaker(at_work),
             recent=await store.push_answers(self._database, number, limit=KEPT),
-            counts=PushCounts(ok=sum(one.acked for _, one in at_work), failed=sum(one.failed for _, one in at_work)),
+            counts=PushCounts(
+                ok=sum(one.work.acked for one in at_work), failed=sum(one.work.failed for one in at_work)
+            ),
         )
+
+    async def why(self, stream: str, name: str) -> Diagnosis:
+        """Return why a consumer is behind, with the figures that show it: a pause, an open breaker, blocked keys, failures, a
+        limit, a key with most of what waits, busy actors, or no process at work. If nothing waits, it says whether the
+        filters match nothing, or a publisher has not committed.
+        """
+        number = await self._consumer(stream, name)
+        async with self._bounded(None, stream) as executor:
+            info = await store.consumer(executor, stream, name)
+            reports = await store.consumer_at_work(executor, stream, name)
+            samples = await store.waiting_samples(executor, [number])
+            situation = _situation(info, reports, samples.get(number))
+            if not situation.waits:
+                unmatched = await store.unmatched_messages(executor, number)
+                situation = structs.replace(situation, unmatched=unmatched)
+        return diagnose(situation)
 
 
 _LEAST_CLOSED = ("open", "half-open", "closed")
 
 
-def _breaker(at_work: Sequence[tuple[datetime, ConsumerAtWork]]) -> PushBreaker | None:
+def _breaker(at_work: Sequence[ReportOfConsumer]) -> PushBreaker | None:
     """The circuit breaker of the process where it is the least closed."""
-    found = [(at, one) for at, one in at_work if one.breaker in _LEAST_CLOSED]
+    found = [one for one in at_work if one.work.breaker in _LEAST_CLOSED]
     if not found:
         return None
-    at, one = min(found, key=lambda each: _LEAST_CLOSED.index(str(each[1].breaker)))
-    until = None if one.breaker_left is None else at + timedelta(seconds=one.breaker_left)
-    return PushBreaker(state=one.breaker, until=until)  # type: ignore[arg-type]
+    least = min(found, key=lambda one: _LEAST_CLOSED.index(str(one.work.breaker)))
+    left = least.work.breaker_left
+    until = None if left is None else least.seen_at + timedelta(seconds=left)
+    return PushBreaker(state=least.work.breaker, until=until)  # type: ignore[arg-type]
+
+
+def _situation(info: ConsumerInfo, reports: Sequence[ReportOfConsumer], waiting: Waiting | None) -> Situation:
+    finish_rate = None if waiting is None else waiting.finish_rate
+    if finish_rate is None and (rates := [one.work.rate for one in reports if one.work.rate is not None]):
+        finish_rate = sum(rates)
+    until, oldest, at = info.paused_until, info.oldest_unacked_at, None if waiting is None else waiting.at
+    return Situation(
+        lag=info.lag,
+        age=None if oldest is None or at is None else max((at - oldest).total_seconds(), 0.0),
+        parked=info.parked,
+        blocked=info.blocked,
+        replaying=info.replaying,
+        in_flight=info.in_flight,
+        owners=info.owners,
+        paused=until is not None,
+        paused_until=None if until is None or until.year >= 9999 else until,
+        reports=[one.work for one in reports],
+        event_loop=next((one.event_loop for one in reports if one.event_loop is not None), None),
+        publish_rate=None if waiting is None else waiting.publish_rate,
+        finish_rate=finish_rate,
+        waiting=waiting,
+    )
 
 
 def seek_target(to: int | datetime | str) -> int | datetime | None:

@@ -131,7 +131,10 @@ def _unsettled(stop: JourneyStop, place: ConsumerPlace, message: StoredMessage |
             reason = "It is delivered again once it is due."
         else:
             reason = "It is due."
-        return _became(stop, "parked", reason + paused, until=place.until)
+        if place.failed_at is not None:
+            reason += f" Its last attempt failed at {_text(place.failed_at)}."
+        failure = {name: getattr(place, name) for name in ("error", "error_type", "failed_at", "failed_by")}
+        return _became(stop, "parked", reason + paused, until=place.until, **failure)
     if place.place == "hole":
         reason = f"It was committed after the position, {place.position}, had passed it. It is delivered with the next messages."
     else:

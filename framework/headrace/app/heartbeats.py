@@ -21,7 +21,7 @@ from headrace import store
 from headrace.model.clock import SYSTEM_TIME, Time
 from headrace.model.errors import SchemaError, StoreUnavailable
 from headrace.model.log import Log
-from headrace.model.records import ConsumerAtWork, ServerAtWork, WorkerFacts
+from headrace.model.records import ConsumerAtWork, Percentiles, ServerAtWork, WorkerFacts
 
 log = Log("headrace")
 
@@ -32,6 +32,7 @@ MAX_CONSUMERS = 100
 """Maximum number of consumers that a heartbeat reports."""
 
 MAX_REASON_LENGTH = 120
+"""Largest number of characters of a reason. A heartbeat with as many consumers as it may have stays below 128 KiB."""
 
 MAX_BLOCKED_LENGTH = 400
 
@@ -167,7 +168,8 @@ class Rate:
 def _consumer(full_name: str, counts: Mapping[str, Any], rate: Rate, now: float) -> ConsumerAtWork:
     stream, name = full_name.rsplit(":", 1)
     latest = counts["decisions"][-1] if counts.get("decisions") else {}
-    breaker = counts.get("breaker")
+    breaker = counts.get("breaker") or {}
+    why = breaker.get("reason")
     return ConsumerAtWork(
         stream=stream,
         name=name,
@@ -180,8 +182,11 @@ def _consumer(full_name: str, counts: Mapping[str, Any], rate: Rate, now: float)
         waiting=counts.get("waiting", 0),
         acked=counts.get("acked", 0),
         failed=counts.get("failed", 0),
-        breaker=None if breaker is None else breaker["state"],
-        breaker_left=breaker["probe_in"] if breaker is not None and breaker["state"] == "open" else None,
+        durations=None if counts.get("durations") is None else Percentiles(**counts["durations"]),
+        breaker=breaker.get("state"),
+        breaker_left=breaker["probe_in"] if breaker.get("state") == "open" else None,
+        breaker_reason=None if why is None else why.strip().split("\n")[0][:MAX_REASON_LENGTH],
+        breaker_failures=breaker.get("failures", 0),
         owner=counts.get("owner"),
     )
 

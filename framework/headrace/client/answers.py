@@ -75,6 +75,10 @@ class PeekState(msgspec.Struct, kw_only=True, rename=_RENAMED):
     owner: str | None = None
     lease_id: int | None = None
     held: int | None = None
+    failed_at: datetime | None = None
+    error: str | None = None
+    error_type: str | None = None
+    failed_by: str | None = None
 
 
 class Peeked(Answer, kw_only=True):
@@ -107,6 +111,9 @@ class KeyStanding(Answer, kw_only=True, rename=_RENAMED):
     attempts: int | None = None
     until: datetime | None = None
     owner: str | None = None
+    failed_at: datetime | None = None
+    error: str | None = None
+    error_type: str | None = None
 
     def record(self) -> Standing:
         return Standing(**{name: value for name, value in asdict(self).items() if name != "seq"})

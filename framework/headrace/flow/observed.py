@@ -11,6 +11,7 @@ import msgspec
 
 from headrace.model.capture import CaptureInfo
 from headrace.model.records import RATE_LIMITED, ConsumerAtWork, WorkerInfo
+from headrace.model.watching.diagnosis import Cause
 from headrace.model.watching.live import ConsumerState, SourceState
 
 PROBLEM_STATES: frozenset[SourceState] = frozenset(("stopped", "alarm", "degraded", "waiting", "unattended"))
@@ -87,7 +88,6 @@ class AtWork(msgspec.Struct, frozen=True):
     actors: int | None
     busy: int
     reason: str
-    breaker: bool
 
 
 def at_work(reports: Sequence[ConsumerAtWork]) -> AtWork:
@@ -98,7 +98,6 @@ def at_work(reports: Sequence[ConsumerAtWork]) -> AtWork:
         actors=sum(one.actors for one in reports) if reports else None,
         busy=sum(one.busy for one in reports),
         reason="" if largest is None else largest.reason,
-        breaker=any(one.breaker in ("open", "half-open") for one in reports),
     )
 
 
@@ -113,20 +112,13 @@ def reports_by_consumer(
     return found
 
 
-def consumer_state(
-    work: AtWork, *, paused: bool, blocked: int, lag: int, owners: int, rate: float | None, lags: Sequence[float]
-) -> ConsumerState:
+def consumer_state(cause: Cause, lags: Sequence[float]) -> ConsumerState:
     """The most important thing about a consumer."""
-    if paused:
-        return "paused"
-    if work.breaker:
-        return "breaker"
-    if blocked:
-        return "blocked"
-    if lag and not owners and not work.actors and not rate:
-        return "unattended"
-    if work.reason.startswith(RATE_LIMITED):
-        return ""  # the lag may grow, as it was asked to
+    match cause:
+        case "paused" | "breaker" | "blocked" | "unattended" | "failing":
+            return cause
+        case "rate_limit":
+            return ""  # the lag may grow, as it was asked to
     return "growing" if is_growing(lags) else ""
 
 

@@ -203,6 +203,15 @@ class PeekedMessage(StoredMessage, frozen=True, kw_only=True):
     """The number of messages that the lease holds now."""
     until: datetime | None
     """When the lease expires, or when a parked message is due. None means now."""
+    failed_at: datetime | None = None
+    """When its last attempt failed, if it is parked for a retry, or blocks its key. None if it was given back unstarted
+    since."""
+    error: str | None = None
+    """The error of that attempt, at most 2,000 characters, and its type, as dead letters have them."""
+    error_type: str | None = None
+    failed_by: str | None = None
+    """The worker process of that attempt, as `host:pid`. None if a client has nacked it, of a dead letter, or if it is not
+    known."""
 
 
 class Standing(msgspec.Struct, frozen=True, kw_only=True):
@@ -221,6 +230,10 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     """When the lease expires, or when a parked message is due. None means now."""
     owner: str | None
     """The owner of the lease, a UUID, if the message is in flight."""
+    failed_at: datetime | None = None
+    """When the last attempt of a parked message failed, or when a dead letter died."""
+    error: str | None = None
+    error_type: str | None = None
 
 
 class BlockedKey(msgspec.Struct, frozen=True, kw_only=True):
@@ -233,6 +246,7 @@ class BlockedKey(msgspec.Struct, frozen=True, kw_only=True):
     waiting: int
     """The number of messages of the key that wait behind the dead letter."""
     error: str | None
+    error_type: str | None = None
 
 
 class Received(msgspec.Struct, frozen=True, kw_only=True):
@@ -294,6 +308,17 @@ class DeadLetterGroup(msgspec.Struct, frozen=True, kw_only=True):
 RATE_LIMITED = "held by rate limit "
 """How the reason of a consumer begins that its rate limit holds back. The limit follows."""
 
+OUTRANKED = "higher priority goes first"
+"""The reason of a consumer that waits for those of higher priority in its process."""
+
+
+class Percentiles(msgspec.Struct, frozen=True):
+    """Durations in seconds: half of all messages take at most `p50`, 95 % at most `p95`, and 99 % at most `p99`."""
+
+    p50: float
+    p95: float
+    p99: float
+
 
 class ConsumerAtWork(msgspec.Struct, frozen=True, kw_only=True):
     """The state of a consumer in one process, as the process reports it."""
@@ -308,6 +333,8 @@ class ConsumerAtWork(msgspec.Struct, frozen=True, kw_only=True):
     """Messages handled per second since the previous heartbeat, successes and failures. None in the first one."""
     latency: float | None = None
     """Seconds that a message takes, as the governor measured last. None before the first measurement."""
+    durations: Percentiles | None = None
+    """What calls of the handler took in the last minute, by a sample. None if none was measured."""
     leased: int = 0
     """The number of messages that the process has leased and not settled."""
     waiting: int = 0
@@ -318,6 +345,10 @@ class ConsumerAtWork(msgspec.Struct, frozen=True, kw_only=True):
     """closed, open or half-open. None without a breaker."""
     breaker_left: float | None = None
     """Seconds until an open breaker tries a message, at the time of the heartbeat. None unless it is open."""
+    breaker_reason: str | None = None
+    """The failure that opened the breaker. None while it is closed."""
+    breaker_failures: int = 0
+    """The number of failures in a row."""
     owner: str | None = None
     """The owner of its leases, a UUID. None from an older process."""
 

@@ -56,3 +56,4 @@ from headrace.store.messages.transactions import *
 from headrace.store.watching.audit import *
 from headrace.store.watching.live import *
 from headrace.store.watching.samples import *
+from headrace.store.watching.waiting import *

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from datetime import datetime, timedelta
 from time import monotonic
 
@@ -10,8 +11,12 @@ import anyio.lowlevel
 
 from headrace import store
 from headrace.admin.live.together import together
+from headrace.flow.diagnosis import LATE
 from headrace.flow.observed import Samples, SeqTimes
+from headrace.model.errors import FilterTooSlow, StoreBusy
+from headrace.model.watching.diagnosis import Waiting
 from headrace.store import CatalogConsumer, CatalogStream, LiveCounts, LiveFigures, LiveSize
+from headrace.store.database.time_limit import within
 
 MAX_COUNTED = 2_000
 """The most consumers whose parked, blocked and dead messages are counted in one reading. Those that moved come first."""
@@ -30,6 +35,15 @@ TIMES_EVERY = 2.0
 
 MAX_TIMED = 50
 """The most seqs whose time is looked up in one reading. The times of newer seqs are known from earlier readings."""
+
+MAX_SAMPLED = 5
+"""The most consumers of which a sample of what waits is read at a time, in turn, of those that are behind."""
+
+MATCHED_EVERY = 300.0
+"""Seconds between two looks whether the filters of a consumer match anything."""
+
+JUDGING = 1.0
+"""Seconds that its condition may take for that."""
 
 CATALOG_EVERY = 10.0
 """Seconds between two readings of names and settings, unless a stream or a consumer appears or disappears."""
@@ -76,6 +90,10 @@ class ConsumerFigures:
         self.oldest: tuple[int, datetime | None] | None = None  # a seq, and when its message was published
         self.paused = False
         self.paused_until: datetime | None = None  # None while it is paused without an end
+        self.waiting_sample: Waiting | None = None
+        self.holes_since: datetime | None = None
+        self.unmatched = 0
+        self.matched_at = float("-inf")
         self.samples = Samples()
 
     @property
@@ -125,8 +143,9 @@ class Reading:
         self.consumers: dict[int, ConsumerFigures] = {}
         self._catalog_at = float("-inf")
         self._sizes_at = self._times_at = float("-inf")
-        self._next_counted = self._next_sized = 0
+        self._next_counted = self._next_sized = self._next_sampled = 0
         self._recount = False
+        self._times_first = True
 
     async def read(self, database: store.Database) -> None:
         """Read everything that is due, with at most five short statements. Raises `StoreUnavailable`.
@@ -144,7 +163,7 @@ class Reading:
             await self._read_catalog(database)
         moved = await self._note(figures)
         await together(lambda: self._read_counts(database, moved), lambda: self._read_sizes(database))
-        if monotonic() >= self._times_at + TIMES_EVERY and await self._look_up_times(database):
+        if monotonic() >= self._times_at + TIMES_EVERY and await self._look_closer(database):
             self._times_at = monotonic()
         await self._sample(figures.at)
 
@@ -173,6 +192,9 @@ class Reading:
         """Read names, settings and the counts that are not 0 with the next reading, since somebody changed something."""
         self._catalog_at = self._sizes_at = self._times_at = float("-inf")
         self._recount = True
+        for one in self.consumers.values():
+            if one.unmatched:
+                one.matched_at = min(one.matched_at, monotonic() - MATCHED_EVERY)
 
     def _catalog_misses(self, figures: LiveFigures) -> bool:
         """Return whether streams or consumers have appeared or disappeared since the catalog was read."""
@@ -203,6 +225,10 @@ class Reading:
             if consumer.counts is None or consumer.position != position or consumer.lease != lease:
                 moved.append(number)
             consumer.position, consumer.lease = position, lease
+            if number not in figures.with_holes:
+                consumer.holes_since = None
+            elif consumer.holes_since is None:
+                consumer.holes_since = figures.at
             consumer.paused, consumer.paused_until = number in figures.paused, figures.paused.get(number)
         return moved
 
@@ -262,6 +288,56 @@ class Reading:
                 # Numbers of transactions that were rolled back leave nothing to wait for.
                 consumer.oldest = (seq, published_at) if consumer.lowest(last_seq) is not None else None
         return True
+
+    async def _look_closer(self, database: store.Database) -> bool:
+        """Look up times, or else look at what waits or whether filters match, with one statement at most. Returns whether
+        that took one. The times come first, unless they did the last time."""
+        if self._times_first and await self._look_up_times(database):
+            self._times_first = False
+            return True
+        looked = await self._sample_waiting(database) or await self._match(database)
+        if not looked and not self._times_first:
+            looked = await self._look_up_times(database)
+        self._times_first = True
+        return looked
+
+    async def _sample_waiting(self, database: store.Database) -> bool:
+        """Look at what waits for some consumers that are behind. Returns whether that took a statement."""
+        late, turns = list[int](), _Turns()
+        for number, one in self.consumers.items():
+            await turns.done()
+            since = (one.holes_since, None if one.oldest is None else one.oldest[1])
+            if any(at is not None and self._is_late(at) for at in since):
+                late.append(number)
+            else:
+                one.waiting_sample = None
+        chosen = self._turn(late, self._next_sampled, MAX_SAMPLED)
+        self._next_sampled += MAX_SAMPLED
+        if not late:
+            return False
+        for number, sample in (await store.waiting_samples(database, list(chosen))).items():
+            self.consumers[number].waiting_sample = sample
+        return True
+
+    async def _match(self, database: store.Database) -> bool:
+        """Look whether the filters of one consumer match anything, if it has nothing to do. Returns whether that took a
+        statement."""
+        due = [one for one in self.catalog_consumers if one.filtered and one.number in self.consumers]
+        info = min(due, key=lambda one: self.consumers[one.number].matched_at, default=None)
+        if info is None or monotonic() < self.consumers[info.number].matched_at + MATCHED_EVERY:
+            return False
+        one = self.consumers[info.number]
+        one.unmatched, one.matched_at = 0, monotonic()
+        if one.held or (one.counts is not None and one.counts.any):
+            return False
+        stream = next(each.name for each in self.catalog_streams if each.number == info.stream)
+        with suppress(FilterTooSlow, StoreBusy):
+            async with database.judging(stream, 0.0), within(database, JUDGING) as connection:
+                one.unmatched = await store.unmatched_messages(connection, info.number)
+        return True
+
+    def _is_late(self, since: datetime) -> bool:
+        return self.at is not None and (self.at - since).total_seconds() >= LATE
 
     async def _sample(self, at: datetime) -> None:
         turns = _Turns()

@@ -10,6 +10,7 @@ from typing import Any
 from msgspec import Struct
 
 from headrace.admin.live.reading import ConsumerFigures, StreamFigures
+from headrace.flow.diagnosis import Situation, diagnose
 from headrace.flow.observed import Samples, at_work, consumer_state, source_reason, source_state
 from headrace.model.capture import Backfill, BackfillInfo
 from headrace.model.records import ConsumerAtWork, WorkerInfo
@@ -26,23 +27,41 @@ def consumer_row(
     stream_name: str,
     stream: StreamFigures,
     figures: ConsumerFigures,
-    reports: Sequence[ConsumerAtWork],
+    reports: Sequence[tuple[WorkerInfo, ConsumerAtWork]],
     at: datetime,
     database: str | None,
 ) -> ConsumerRow:
     """Make the row of a consumer. Its rates are filled in when it is sent."""
-    work, counts = at_work(reports), figures.counts or _NO_COUNTS
-    lag = max(stream.last - figures.position, 0)
-    rate = figures.samples.rate
+    counts, lag, rate = figures.counts or _NO_COUNTS, max(stream.last - figures.position, 0), figures.samples.rate
     oldest = None if figures.oldest is None else figures.oldest[1]
+    age = None if oldest is None else max((at - oldest).total_seconds(), 0.0)
+    of_consumer = [report for _, report in reports]
+    work = at_work(of_consumer)
+    diagnosis = diagnose(
+        Situation(
+            lag=lag,
+            age=age,
+            parked=counts.parked,
+            blocked=counts.blocked,
+            replaying=counts.replaying,
+            in_flight=figures.held,
+            owners=0 if figures.lease is None else figures.lease[1],
+            paused=figures.paused,
+            paused_until=figures.paused_until,
+            reports=of_consumer,
+            event_loop=next(
+                (f"{worker.host}:{worker.pid}" for worker, _ in reports if worker.blocked is not None), None
+            ),
+            publish_rate=stream.samples.rate,
+            finish_rate=rate,
+            waiting=figures.waiting_sample,
+            unmatched=figures.unmatched,
+        )
+    )
     return ConsumerRow(
         stream=stream_name, name=info.name, id=info.id, kind="push" if info.push else "pull",
-        state=consumer_state(
-            work, paused=figures.paused, blocked=counts.blocked, lag=lag, owners=0 if figures.lease is None else figures.lease[1],
-            rate=rate, lags=figures.samples.levels,
-        ),
-        reason=work.reason, position=figures.position, finish_rate=rate, lag=lag,
-        lag_seconds=None if oldest is None else max((at - oldest).total_seconds(), 0.0),
+        state=consumer_state(diagnosis.cause, figures.samples.levels), cause=diagnosis.cause, why=diagnosis.text,
+        reason=work.reason, position=figures.position, finish_rate=rate, lag=lag, lag_seconds=age,
         in_flight=figures.held, actors=work.actors, busy_actors=work.busy, paused_until=figures.paused_until,
         rates=[], lags=[], database=database, **{name: getattr(counts, name) for name in _COUNTS},
     )  # fmt: skip

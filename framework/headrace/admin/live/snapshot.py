@@ -130,7 +130,7 @@ class Snapshot:
             for consumer in of_stream.get(stream.number, ()):
                 known = part.reading.consumers.get(consumer.number)
                 if known is not None:
-                    work = [report for _, report in reports.get((stream.name, consumer.name), ())]
+                    work = reports.get((stream.name, consumer.name), [])
                     row = consumer_row(consumer, stream.name, figures, known, work, self.at, part.database)
                     rows.append(row)
                     self.consumers[stream.name, consumer.name] = row

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 from msgspec import Meta, Struct
 
-from headrace.admin.requests.operation import CONDITION_TIME, CONSUMER, Command, Count, Operation
+from headrace.admin.requests.operation import CONDITION_TIME, CONSUMER, Command, Count, Operation, read
 from headrace.model.conditions import selections
 from headrace.model.conditions.selections import MAX_CHOSEN, Criterion, Filters, Seq, WhereJson, described
 from headrace.model.records import ConsumerInfo
+from headrace.model.watching.diagnosis import Diagnosis
 
 
 class Pause(Struct, kw_only=True, forbid_unknown_fields=True):
@@ -74,6 +75,12 @@ _KEY = {"key": "orders.us.cus_a.order_1"}
 
 
 OPERATIONS: dict[str, Operation] = {
+    "why": read(
+        CONSUMER + "/why",
+        "Read why a consumer is behind",
+        Diagnosis,
+        Command("consumer why", example="headrace consumer why orders ship"),
+    ),
     "pause": Operation(
         "POST", CONSUMER + "/pause", "Pause a consumer", ConsumerInfo, Pause, {"until": "2030-01-31T12:00:00Z"}
     ),

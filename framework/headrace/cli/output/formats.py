@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import msgspec
 
 from headrace.model.messages.payloads import CODEC_HEADER
+from headrace.model.records import PeekedMessage
 
 
 def text_of(value: object) -> str:
@@ -49,6 +50,12 @@ def one_line_json(data: Any) -> str:
 def one_line_data(message: HasData) -> str:
     """Format the data of a message on one line. A payload that a codec has encoded is described instead."""
     return encoding_of(message) or one_line_json(message.data)
+
+
+def last_error(message: PeekedMessage) -> str:
+    """Format the error of the last attempt of a message on one line, with the process. Empty if there is none."""
+    text = (message.error or "").strip().split("\n")[0]
+    return text if not text or message.failed_by is None else f"{text} (in {message.failed_by})"
 
 
 def indented_data(message: HasData) -> str:

@@ -57,7 +57,12 @@ class JourneyStop(msgspec.Struct, frozen=True, kw_only=True):
     attempts: int | None = None
     """Deliveries that counted, the one in flight included. Null if they are not known."""
     error: str | None = None
+    """Of a dead letter, or of the last attempt of a parked message."""
     error_type: str | None = None
+    failed_at: datetime | None = None
+    """When the last attempt of a parked message failed. Null if it was given back unstarted since."""
+    failed_by: str | None = None
+    """The worker process of that attempt, as `host:pid`."""
     died_at: datetime | None = None
     behind: int | None = None
     """The seq of the message of the same key that it waits for."""

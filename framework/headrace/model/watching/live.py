@@ -16,8 +16,9 @@ from msgspec import Meta, Struct
 from headrace.model.capture import Backfill, CaptureState
 from headrace.model.records import ConsumerAtWork
 from headrace.model.sources import SourceInfo
+from headrace.model.watching.diagnosis import Cause
 
-ConsumerState = Literal["", "paused", "breaker", "blocked", "growing", "unattended", "full"]
+ConsumerState = Literal["", "paused", "breaker", "blocked", "failing", "growing", "unattended", "full"]
 """The state of a consumer, or of a stream, which is `full` or nothing."""
 
 SourceState = CaptureState | Literal["", "alarm", "degraded"]
@@ -106,6 +107,8 @@ class ConsumerRow(Struct, kw_only=True):
     kind: Literal["pull", "push"]
     state: Annotated[ConsumerState, Meta(description="The most important thing about it. Empty if all is well.")]
     reason: Annotated[str, Meta(description="Why there are so many actors.")]
+    cause: Annotated[Cause, Meta(description="Why it is behind. Empty if it is not.")]
+    why: Annotated[str, Meta(description="The cause and the figures, as sentences. Empty if it is not behind.")]
     position: Annotated[int, Meta(description="The cursor.")]
     lag: Annotated[
         int, _figure("Lag", "lag", sort="lag", about="seqs after the position: an upper bound of what is pending")

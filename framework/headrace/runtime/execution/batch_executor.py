@@ -52,6 +52,7 @@ class BatchExecutor:
         self._failure_handler = execution.failure_handler
         self._suspects = execution.suspects
         self._clock = execution.clock
+        self._durations = execution.durations
         self._waiting: dict[Gathering[Message], anyio.Event] = {}  # batches that wait for more messages
         self._patient = True
         execution.lanes.on_more.connect(self._fill)
@@ -185,8 +186,10 @@ class BatchExecutor:
         """Call the handler. Returns the error that it failed with. Raises what ends the actor."""
         payloads = [message._payload for message in batch.messages]
         error: BaseException | None = None
+        began = self._clock()
         try:
             async with self._admission(batch):
+                began = self._clock()
                 if self._handling.timeout is not None:
                     slot.until = self._clock() + self._handling.timeout
                 await in_context(copy_context(), self._call, payloads, batch)
@@ -198,6 +201,7 @@ class BatchExecutor:
             error = deciding(problem)
         finally:
             slot.until = NEVER
+            self._durations.add(began, self._clock())
         if slot.task.cancelling() and not slot.stopped:
             await slot.recover()
         return error

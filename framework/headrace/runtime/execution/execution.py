@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from headrace.flow.durations import Durations
 from headrace.flow.lanes import Lanes
 from headrace.model.clock import Clock
 from headrace.runtime.calls import Call
@@ -28,6 +29,7 @@ class Execution(msgspec.Struct, frozen=True):
         failure_handler: turns errors into outcomes.
         suspects: controls the start of messages that a worker held when it died.
         clock: the clock of the leases.
+        durations: what calls of the handler take.
     """
 
     decode: Decode
@@ -38,3 +40,4 @@ class Execution(msgspec.Struct, frozen=True):
     failure_handler: FailureHandler
     suspects: Suspects
     clock: Clock
+    durations: Durations

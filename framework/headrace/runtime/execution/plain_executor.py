@@ -42,6 +42,7 @@ class PlainExecutor(SingleExecutor):
         """
         next_message, clock, decode = self._lanes.next, self._clock, self._decode
         function, ack, cancelling = self._function, self._acknowledger.ack, slot.task.cancelling
+        durations = self._durations
         following: Message | None = message
         stretch, began = 0, clock()
         while following is not None:
@@ -50,7 +51,7 @@ class PlainExecutor(SingleExecutor):
                 await super()._run(message, slot, crew, context, base)
                 if message.call is not None:
                     return message  # with a span, which leaves a context that is slower to compare
-            elif message.lease.deadline <= clock():
+            elif message.lease.deadline <= (now := clock()):
                 self._acknowledger.give_up(message)
             else:
                 try:
@@ -58,16 +59,22 @@ class PlainExecutor(SingleExecutor):
                 except BaseException as error:  # code of users in a type may raise anything
                     self._undecodable(message, error)
                 else:
+                    if measured := now >= durations.due:
+                        durations.begin(now)
                     try:
                         result = await function(payload)
                         if cancelling():
                             await slot.recover()
                     except BaseException as error:
+                        if measured:
+                            durations.add(now, clock())
                         message._payload = payload
                         self._raised(message, error, slot)
                         if cancelling():
                             await slot.recover()
                     else:
+                        if measured:
+                            durations.add(now, clock())
                         if result is None:
                             ack(message)
                         else:

@@ -46,6 +46,7 @@ class SingleExecutor:
         self._failure_handler = execution.failure_handler
         self._suspects = execution.suspects
         self._clock = execution.clock
+        self._durations = execution.durations
 
     async def run(self, message: Message, slot: ActorSlot, crew: Crew) -> Message | None:
         """Run messages until none is left to take, until a timeout has cancelled the actor slot's scope, or until the task is
@@ -76,6 +77,7 @@ class SingleExecutor:
         """
         next_message, clock, decode, opens = self._lanes.next, self._clock, self._decode, self._open
         call, timed, ack = self._call, self._timeout is not None, self._acknowledger.ack
+        durations = self._durations
         cancelling = slot.task.cancelling
         following: Message | None = message
         stretch, began = 0, clock()
@@ -92,6 +94,8 @@ class SingleExecutor:
                 except BaseException as error:  # code of users in a type may raise anything
                     self._undecodable(message, error)
                 else:
+                    if measured := now >= durations.due:
+                        durations.begin(now)
                     try:
                         if timed or message.crashes:
                             result = await self._call_guarded(payload, message, slot)
@@ -100,10 +104,14 @@ class SingleExecutor:
                         if cancelling():
                             await slot.recover()
                     except BaseException as error:
+                        if measured:
+                            durations.add(now, clock())
                         self._raised(message, error, slot)
                         if cancelling():
                             await slot.recover()
                     else:
+                        if measured:
+                            durations.add(now, clock())
                         if result is None and not message.settled and not slot.overdue:
                             message.settled = True
                             ack(message)

@@ -9,8 +9,10 @@ from uuid import uuid4
 
 import anyio
 import anyio.abc
+import msgspec
 
 from headrace.flow.durable import DurableLanes
+from headrace.flow.durations import Durations
 from headrace.flow.governor import Governor
 from headrace.flow.in_flight import InFlightTracker
 from headrace.flow.lanes import Lanes
@@ -18,7 +20,7 @@ from headrace.flow.signal import Signal
 from headrace.flow.wide import WideLanes
 from headrace.model.errors import StoreUnavailable, UnknownConsumer
 from headrace.model.handling import Handling
-from headrace.model.records import RATE_LIMITED
+from headrace.model.records import OUTRANKED, RATE_LIMITED
 from headrace.model.specs import ConsumerSpec
 from headrace.model.watching import history_log
 from headrace.runtime.execution.actors import Actors, Work
@@ -126,7 +128,10 @@ class Pipeline:
         decode, opens = (
             (handler.decode, None) if stored_as is None else (stored_as.guarded(handler.decode), stored_as.open)
         )
-        execution = Execution(decode, opens, call, lanes, acknowledger, failure_handler, suspects, clock)
+        self._durations = Durations()
+        execution = Execution(
+            decode, opens, call, lanes, acknowledger, failure_handler, suspects, clock, self._durations
+        )
         self._batches: BatchExecutor | None = None
         work: Work
         if handling.batch is None:
@@ -267,16 +272,18 @@ class Pipeline:
         """Return the reason for the number of actors."""
         if self.gone:
             return "it was deleted: start this process again to declare it again"
+        if self.breaker is not None and not self.breaker.closed:
+            return "its circuit breaker is open"
         if self.actors.held:
-            return "higher priority goes first"
+            return OUTRANKED
         limit = self.settings.spec.rate_limit
         if limit is not None and now - self.fetcher.calls.limited_at <= max(LIMITED, 2 / limit):
             return f"{RATE_LIMITED}{limit:g}/s"
         return self.governor.decision.reason
 
     def _scaling(self) -> dict[str, Any]:
-        """Return the reason for the number of actors, the latest decisions, and the state of the
-        circuit breaker if there is one."""
+        """Return the reason for the number of actors, the latest decisions, the percentiles of what messages take, and the
+        state of the circuit breaker if there is one."""
         now = self._clock()
         reason = self._reason(now)
         decisions = [
@@ -284,7 +291,9 @@ class Pipeline:
             for d in list(self.governor.history)  # copied, because exporters call this from other threads, too
         ]
         breaker = {} if self.breaker is None else {"breaker": self.breaker.statistics()}
-        return {"reason": reason, "decisions": decisions, **breaker}
+        measured = self._durations.percentiles(now)
+        durations = None if measured is None else msgspec.structs.asdict(measured)
+        return {"reason": reason, "decisions": decisions, "durations": durations, **breaker}
 
 
 def _tracker(spec: ConsumerSpec, handling: Handling, shared: Shared) -> InFlightTracker[Message]:

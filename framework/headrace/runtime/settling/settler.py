@@ -145,7 +145,12 @@ class Settler:
             span = self._instruments.settling(self._settings.spec, acked, failed, len(parcel.failures) - failed)
         with span:
             lost = await store.settle(
-                consumer.database, consumer.id, settlement, now=consumer.time.now(), history=history
+                consumer.database,
+                consumer.id,
+                settlement,
+                now=consumer.time.now(),
+                history=history,
+                process=store.process_name() if parcel.failures else None,
             )
         return [item for item in lost if not self._in_flight.is_hold(item.lease_id)] if lost else lost
 

@@ -14,20 +14,24 @@ from headrace.model.watching.live import ConsumerRow, ProcessRow, SourceRow, Str
 MOST = 100
 """The most entries that are returned."""
 
-_ORDER = (
+ORDER = (
     "stopped",
     "full",
     "alarm",
     "degraded",
+    "event_loop",
     "breaker",
     "blocked",
+    "failing",
+    "dead_letters",
     "unattended",
     "gone",
     "waiting",
     "growing",
+    "filters",
     "paused",
 )
-"""States from the worst on."""
+"""States from the worst on. docs/how-to/monitor.md says of each what to do."""
 
 
 class Attention(Struct, kw_only=True):
@@ -50,7 +54,7 @@ def attention(
 ) -> list[Attention]:
     """The problems that need attention, the worst first, at most `MOST`."""
     found = [*_streams(streams), *_consumers(consumers), *_sources(sources), *_processes(processes)]
-    return sorted(found, key=lambda one: _ORDER.index(one.state))[:MOST]
+    return sorted(found, key=lambda one: ORDER.index(one.state))[:MOST]
 
 
 def _streams(streams: Iterable[StreamRow]) -> Iterator[Attention]:
@@ -68,20 +72,23 @@ def _consumers(consumers: Iterable[ConsumerRow]) -> Iterator[Attention]:
             yield Attention(
                 kind=kind, stream=one.stream, name=one.name, state=one.state, reason=_reason(one), mend=mend
             )
+        elif one.cause == "filters":
+            yield Attention(kind="consumer", stream=one.stream, name=one.name, state="filters", reason=one.why)
+        if one.dead_letters and one.state != "blocked":
+            counted = "1 dead letter" if one.dead_letters == 1 else f"{one.dead_letters:,} dead letters"
+            yield Attention(
+                kind="consumer",
+                stream=one.stream,
+                name=one.name,
+                state="dead_letters",
+                reason=f"It has {counted}.",
+                mend=f"headrace consumer dead-letters ls {one.stream} {one.name}",
+            )
 
 
 def _reason(one: ConsumerRow) -> str:
-    match one.state:
-        case "paused":
-            until = "it is resumed" if one.paused_until is None else f"{one.paused_until:%Y-%m-%d %H:%M:%S} UTC"
-            return f"It is paused until {until}."
-        case "breaker":
-            return "Its circuit breaker is open, because its handler or its target failed too often."
-        case "blocked":
-            return f"{one.blocked:,} messages wait behind dead letters that block their keys."
-        case "unattended":
-            return f"{one.lag:,} messages wait, and no process works on them."
-    return f"Its lag grows. It is {one.lag:,} messages now."
+    grows = f"Its lag grows. It is {one.lag:,} messages now." if one.state == "growing" else ""
+    return f"{grows} {one.why}".strip()
 
 
 def _sources(sources: Iterable[SourceRow]) -> Iterator[Attention]:
@@ -115,6 +122,6 @@ def _processes(processes: Iterable[ProcessRow]) -> Iterator[Attention]:
                 kind="process",
                 stream=None,
                 name=f"{one.host}:{one.pid}",
-                state="blocked",
+                state="event_loop",
                 reason=f"Nothing in it runs, since its event loop is blocked by {one.blocked}.",
             )

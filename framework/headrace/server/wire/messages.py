@@ -58,6 +58,15 @@ class PeekInfo(Struct, kw_only=True):
     state: Literal["in_flight", "parked", "blocked", "next"]
     not_visible_until: Annotated[datetime | None, Meta(description="When its lease expires, or it is redelivered.")]
     owner: Annotated[str | None, Meta(description="Who has it in flight.")]
+    failed_at: Annotated[
+        datetime | None,
+        Meta(description="When its last attempt failed, if it waits for a retry or blocks its key. Else null."),
+    ]
+    error: Annotated[str | None, Meta(description="Of that attempt. The first 2,000 characters.")]
+    error_type: Annotated[str | None, Meta(description="null if there was no exception.")]
+    failed_by: Annotated[
+        str | None, Meta(description="The worker process of that attempt, as `host:pid`. null for a client.")
+    ]
 
 
 class Peeked(Struct):
@@ -75,6 +84,10 @@ def peeked(message: PeekedMessage, stream_id: str, ack_id: str | None) -> Peeked
         state=message.state,
         not_visible_until=message.until,
         owner=message.owner,
+        failed_at=message.failed_at,
+        error=message.error,
+        error_type=message.error_type,
+        failed_by=message.failed_by,
     )
     return Peeked(Message.of(message, stream_id), info)
 
@@ -89,6 +102,11 @@ class ConsumerStanding(Struct, kw_only=True):
     deliver_count: Annotated[int | None, Meta(description="Deliveries that counted, or null if they are not known.")]
     not_visible_until: datetime | None
     owner: str | None
+    failed_at: Annotated[
+        datetime | None, Meta(description="When its last attempt failed, if it waits for a retry, or when it died.")
+    ]
+    error: str | None
+    error_type: str | None
 
     @classmethod
     def of(cls, standing: Standing, seq: int) -> ConsumerStanding:
@@ -101,6 +119,9 @@ class ConsumerStanding(Struct, kw_only=True):
             deliver_count=standing.attempts,
             not_visible_until=standing.until,
             owner=standing.owner,
+            failed_at=standing.failed_at,
+            error=standing.error,
+            error_type=standing.error_type,
         )
 
 

@@ -17,6 +17,9 @@ async def standing(executor: Executor, stream: str, seq: int, key: str) -> list[
             attempts=row["attempts"],
             until=row["until"],
             owner=None if row["owner"] is None else str(row["owner"]),
+            failed_at=row["failed_at"],
+            error=row["error"],
+            error_type=row["error_type"],
         )
         for row in rows
     ]

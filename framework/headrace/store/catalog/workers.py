@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from contextlib import suppress
 from datetime import datetime
 from typing import Any
@@ -11,6 +13,11 @@ import msgspec
 
 from headrace.model.records import ConsumerAtWork, WorkerFacts, WorkerInfo
 from headrace.store.database.database import Executor
+
+
+def process_name() -> str:
+    """The name of this process, as `host:pid`. The host is that of its heartbeat."""
+    return f"{socket.gethostname()}:{os.getpid()}"
 
 
 async def record_heartbeat(
@@ -38,17 +45,27 @@ async def workers(executor: Executor, *, now: datetime | None = None) -> tuple[d
     return rows[0]["at"], [_worker(row) for row in rows if row["id"] is not None]
 
 
+class ReportOfConsumer(msgspec.Struct, frozen=True):
+    """What a running process reports of a consumer, when it did, and its name if something blocks its event
+    loop."""
+
+    seen_at: datetime
+    work: ConsumerAtWork
+    event_loop: str | None
+
+
 async def consumer_at_work(
     executor: Executor, stream: str, name: str, *, now: datetime | None = None
-) -> list[tuple[datetime, ConsumerAtWork]]:
-    """The reports of the running processes on a consumer, with their times."""
+) -> list[ReportOfConsumer]:
+    """The reports of the running processes on a consumer."""
     rows = await executor.fetch(
         "select * from headrace_internal.consumer_at_work($1, $2, coalesce($3, clock_timestamp()))", stream, name, now
     )
     found = []
     for row in rows:
         with suppress(msgspec.DecodeError):  # the heartbeat of a newer version may be unreadable
-            found.append((row["seen_at"], msgspec.json.decode(row["entry"], type=ConsumerAtWork)))
+            work = msgspec.json.decode(row["entry"], type=ConsumerAtWork)
+            found.append(ReportOfConsumer(row["seen_at"], work, row["event_loop"]))
     return found
 
 

@@ -37,6 +37,7 @@ class ConsumerPlace(msgspec.Struct, frozen=True, kw_only=True):
         since: when the lease was given, or when the dead letter died.
         until: when the lease ends, or when a parked message is due. None for now.
         owner: of the lease.
+        error, error_type, failed_at, failed_by: of the last attempt of a parked message, or of a dead letter.
         head, head_place: the message of the same key that it waits for, and its place.
         process, host, pid: of the process whose heartbeat names the owner.
         filtered: whether the consumer has filters or a condition.
@@ -57,6 +58,8 @@ class ConsumerPlace(msgspec.Struct, frozen=True, kw_only=True):
     death: str | None
     error: str | None
     error_type: str | None
+    failed_at: datetime | None
+    failed_by: str | None
     head: int | None
     head_place: str | None
     process: UUID | None

@@ -22,6 +22,7 @@ async def settle(
     *,
     now: datetime | None = None,
     history: UUID | None = None,
+    process: str | None = None,
 ) -> list[Lost]:
     """Settle outcomes of many leases in one transaction.
 
@@ -31,6 +32,7 @@ async def settle(
         settlement: the outcomes.
         now: the time, for tests. By default the server's clock.
         history: the history in which the leases are known to be held, see `Batch.history`, or None to skip the check.
+        process: the name of the worker process, which is kept with the errors of failed attempts. None for a client.
 
     Returns:
         The outcomes that could not be settled because their lease was lost. They changed nothing.
@@ -46,7 +48,7 @@ async def settle(
         settlement.whole,
         settlement.leases,
         settlement.seqs,
-        [_encoded(failure) if failure else None for failure in settlement.failures],
+        [_encoded(failure, process) if failure else None for failure in settlement.failures],
         now,
         history,
     )
@@ -57,6 +59,6 @@ async def settle(
     return [Lost(*row) for row in rows]
 
 
-def _encoded(failure: Failure) -> str:
+def _encoded(failure: Failure, process: str | None) -> str:
     columns = {name: getattr(failure, name) for name in ("kind", "delay", "error", "error_type", "traceback")}
-    return msgspec.json.encode(columns).decode()
+    return msgspec.json.encode({**columns, "process": process}).decode()

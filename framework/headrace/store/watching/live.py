@@ -22,6 +22,7 @@ class LiveFigures(msgspec.Struct, frozen=True):
         leases: of consumers that hold any: the messages in flight, the owners, and a seq below which none is in flight.
         paused: until when consumers are paused. None for a pause without an end.
         full: the streams to which publishing is refused.
+        with_holes: the consumers that wait for late commits.
     """
 
     at: datetime
@@ -31,6 +32,7 @@ class LiveFigures(msgspec.Struct, frozen=True):
     leases: dict[int, tuple[int, int, int]]
     paused: dict[int, datetime | None]
     full: frozenset[int]
+    with_holes: frozenset[int] = frozenset()
 
 
 class LiveCounts(msgspec.Struct, frozen=True):
@@ -71,13 +73,14 @@ class CatalogStream(msgspec.Struct, frozen=True):
 
 
 class CatalogConsumer(msgspec.Struct, frozen=True):
-    """A consumer. `stream` is the number of its stream."""
+    """A consumer. `stream` is the number of its stream. `filtered`: whether it has filters or a condition."""
 
     number: int
     id: str
     stream: int
     name: str
     push: bool
+    filtered: bool
 
 
 class ServerFacts(msgspec.Struct, frozen=True):
@@ -102,6 +105,7 @@ async def live_figures(executor: Executor) -> LiveFigures:
         dict(zip(row["leasing"] or (), leases, strict=True)),
         dict(zip(row["paused"] or (), row["paused_until"] or (), strict=True)),
         frozenset(row["full_streams"] or ()),
+        frozenset(row["with_holes"] or ()),
     )
 
 

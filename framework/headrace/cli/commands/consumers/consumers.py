@@ -118,9 +118,14 @@ def info(
     backend: Backend = Backend(),  # noqa: B008 - frozen
     json: JsonOption = False,
 ) -> None:
-    """Show one consumer: its position, its messages in flight, and its settings."""
-    state = administer_consumer(backend, consumer, lambda admin, stream, name: admin.consumer(stream, name))
-    print_result(state, json, pairs=[*_facts(state), *_settings(state)])
+    """Show one consumer: its position, its messages in flight, why it is behind, and its settings."""
+    state, why = administer_consumer(backend, consumer, _info, json)
+    print_result(state, json, pairs=[*_facts(state), *([("why", why)] if why else []), *_settings(state)])
+
+
+async def _info(admin: Administration, stream: str, name: str, json: bool) -> tuple[ConsumerInfo, str]:
+    """Return a consumer, and why it is behind. As JSON that is an answer of its own, `consumer why`."""
+    return await admin.consumer(stream, name), "" if json else (await admin.why(stream, name)).text
 
 
 def edit(

@@ -18,7 +18,7 @@ from headrace.cli.errors import UsageError
 from headrace.cli.exit_codes import NOT_DONE
 from headrace.cli.options.common import MOST, JsonOption, LimitOption, above, flag
 from headrace.cli.options.times import duration
-from headrace.cli.output.formats import count, number_or_dash, one_line_data
+from headrace.cli.output.formats import count, last_error, number_or_dash, one_line_data
 from headrace.cli.output.json_output import print_json
 from headrace.cli.output.results import print_list, print_next_page
 from headrace.cli.output.stderr import print_hint, print_notice
@@ -54,7 +54,8 @@ def peek(
 ) -> None:
     """Show a consumer's messages that are in flight, parked, blocked and next.
 
-    Nothing is changed.
+    A message that waits for a retry, or that blocks its key, is shown with its last
+    error instead of its data. Nothing is changed.
     """
     messages = administer_consumer(
         backend, consumer, lambda admin, stream, name: admin.peek(stream, name, limit=limit, above=above)
@@ -62,8 +63,16 @@ def peek(
     print_list(
         messages,
         json,
-        ("state", "seq#", "key", "attempts#", "until", "owner", "data…"),
-        lambda m: (m.state.replace("_", " "), str(m.seq), m.key, m.attempts, m.until, m.owner, one_line_data(m)),
+        ("state", "seq#", "key", "attempts#", "until", "owner", "error or data…"),
+        lambda m: (
+            m.state.replace("_", " "),
+            str(m.seq),
+            m.key,
+            m.attempts,
+            m.until,
+            m.owner,
+            last_error(m) or one_line_data(m),
+        ),
         empty="No messages are in flight, parked, blocked or next.",
     )
 
@@ -180,8 +189,8 @@ def blocked(
     print_list(
         keys,
         json,
-        ("key", "dead letter#", "since", "waiting#", "error…"),
-        lambda b: (b.key, str(b.seq), b.since, b.waiting, b.error or ""),
+        ("key", "dead letter#", "since", "waiting#", "type", "error…"),
+        lambda b: (b.key, str(b.seq), b.since, b.waiting, b.error_type, b.error or ""),
         empty="No key is blocked.",
     )
     print_next_page(keys, limit, lambda blocked: blocked.seq)

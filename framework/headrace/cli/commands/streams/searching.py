@@ -167,4 +167,5 @@ def _owner(stop: JourneyStop) -> str:
 
 
 def _why(stop: JourneyStop) -> str:
-    return stop.reason if stop.error is None else f"{stop.reason} {stop.error}"
+    where = "" if stop.failed_by is None else f" (in {stop.failed_by})"
+    return stop.reason if stop.error is None else f"{stop.reason} {stop.error}{where}"

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from headrace.cli.observe.display.colors import BAD, FAINT, GOOD, STRONG, STUCK, WARN
 from headrace.cli.observe.display.columns import Column
-from headrace.cli.output.formats import HasData, one_line_data, one_line_json
+from headrace.cli.output.formats import HasData, last_error, one_line_data, one_line_json
 from headrace.model.records import DeadLetter, PeekedMessage, StoredMessage
 from headrace.model.text.printing import printable
 
@@ -67,7 +67,13 @@ IN_PROGRESS_COLUMNS: Sequence[Column[PeekedMessage]] = (
     Column(label="tries", width=5, right=True, cell=lambda m, _: str(m.attempts)),
     Column(label="until", width=8, cell=lambda m, _: "" if m.until is None else f"{m.until:%H:%M:%S}"),
     Column(label="owner", width=8, drop_order=2, cell=lambda m, _: Text((m.owner or "")[:8], FAINT)),
-    Column(label="data", width=12, max_width=400, drop_order=1, cell=lambda m, _: message_preview(m)),
+    Column(
+        label="error or data",
+        width=13,
+        max_width=400,
+        drop_order=1,
+        cell=lambda m, _: Text(printable(last_error(m)), BAD) if m.error else message_preview(m),
+    ),
 )
 
 DEAD_LETTER_COLUMNS: Sequence[Column[DeadLetter]] = (

@@ -34,6 +34,8 @@ def message_details(message: StoredMessage | DeadLetter) -> Text:
         add_section(text, "error", multiline_text(message.error or "no error was given"), BAD)
         if message.traceback:
             add_section(text, "traceback", multiline_text(message.traceback))
+    if isinstance(message, PeekedMessage) and message.error:
+        add_section(text, "last error", multiline_text(message.error), BAD)
     if message.headers:
         add_section(text, "headers", json_text(message.headers))
     encoding = encoding_of(message)
@@ -56,6 +58,8 @@ def _facts(message: StoredMessage | DeadLetter) -> Iterable[tuple[str, str]]:
             yield "owner", f"{message.owner}, lease {message.lease_id} with {message.held} messages"
         if message.until is not None:
             yield "lease until" if message.state == "in_flight" else "due", in_utc(message.until)
+        if message.failed_at is not None:
+            yield "failed", in_utc(message.failed_at) + (f", in {message.failed_by}" if message.failed_by else "")
 
 
 def add_section(text: Text, name: str, content: Text, style: str = "") -> None:

@@ -35,6 +35,12 @@ def process_details(info: ProcessRow) -> Text:
 def _consumer_section(one: ConsumerAtWork) -> Text:
     latency = "" if one.latency is None else f", {one.latency * 1000:.3g} ms per message"
     breaker = "" if one.breaker is None else f"\nbreaker     {one.breaker}"
+    if one.breaker_reason is not None:
+        breaker += f": {printable(one.breaker_reason.split(chr(10))[0])}"
+    measured = one.durations
+    if measured is not None:
+        shares = (("median", measured.p50), ("95 %", measured.p95), ("99 %", measured.p99))
+        breaker += "\ntakes       " + ", ".join(f"{seconds * 1000:.3g} ms ({share})" for share, seconds in shares)
     return Text(
         f"actors      {one.busy} of {one.actors} busy: {printable(one.reason)}\n"
         f"messages    {format_rate(one.rate) or '–'}/s{latency}, {one.leased:,} leased, of which {one.waiting:,} waiting\n"

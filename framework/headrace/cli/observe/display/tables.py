@@ -45,6 +45,7 @@ STATE_WORDS: dict[ConsumerState, tuple[str, str]] = {
     "paused": ("paused", HELD),
     "breaker": ("breaker", BAD),
     "blocked": ("blocked", STUCK),
+    "failing": ("failing", BAD),
     "unattended": ("no worker", WARN),
     "growing": ("lag grows", WARN),
     "full": ("full", BAD),
@@ -58,7 +59,7 @@ CONSUMERS: Sequence[Column[ConsumerRow]] = (
     Column(label="lag lately", width=11, max_width=60, drop_order=5,
            cell=lambda c, width: sparkline_cell(c.lags, width, WARN if c.state == "growing" else HELD)),
     Column(label="state", width=9, cell=lambda c, _: Text(*STATE_WORDS[c.state]), sort_key=lambda c: STATE_WORDS[c.state][0]),
-    Column(label="reason", width=20, max_width=52, cell=lambda c, _: _reason_cell(c)),
+    Column(label="reason", width=20, max_width=200, cell=lambda c, _: _reason_cell(c)),
 )  # fmt: skip
 
 
@@ -67,12 +68,8 @@ def _actors_cell(busy: int, actors: int | None) -> Text:
 
 
 def _reason_cell(row: ConsumerRow) -> Text:
-    """Describe the state, or else the reason for the number of actors."""
-    if row.state == "paused":
-        return Text(f"paused {pause_end(row.paused_until)}", HELD)
-    if row.state == "breaker":
-        return Text("circuit breaker open: many handlers failed in a row", BAD)
-    return Text(printable(row.reason), FAINT)
+    """Say why it is behind, or else the reason for the number of actors."""
+    return Text(printable(row.why), STATE_WORDS[row.state][1]) if row.why else Text(printable(row.reason), FAINT)
 
 
 def pause_end(moment: datetime | None) -> str:

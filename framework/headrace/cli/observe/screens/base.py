@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from rich.console import Group
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -11,9 +12,10 @@ from textual.containers import Container, VerticalScroll
 from textual.screen import Screen
 from textual.widgets import DataTable, Static
 
-from headrace.cli.observe.display.colors import FAINT
+from headrace.cli.observe.display.colors import FAINT, WARN
 from headrace.cli.observe.display.live_table import LiveTable
 from headrace.cli.observe.live_app import LiveApp
+from headrace.model.text.printing import printable
 
 BREAKPOINTS = [(0, "-narrow"), (110, "-wide")]
 """From 110 columns on, details are shown next to the tables instead of below them."""
@@ -70,12 +72,13 @@ class DetailsScreen(ObserveScreen):
         self.query_one(".detail", VerticalScroll).border_title = title
         self.query_one("#details", Static).update(text)
 
-    def show_summary(self, text: Text, facts: dict[str, str]) -> None:
-        """Update the line above the tables. Facts without a value are left out."""
+    def show_summary(self, text: Text, facts: dict[str, str], sentence: str = "") -> None:
+        """Update the lines above the tables. Facts without a value are left out."""
         for name, value in facts.items():
             if value:
                 text.append(f" {name} ", FAINT).append(value)
-        self.query_one("#summary", Static).update(text)
+        lines = [text, Text(printable(sentence), WARN)] if sentence else [text]
+        self.query_one("#summary", Static).update(Group(*lines))
 
     def on_data_table_row_highlighted(self, _: DataTable.RowHighlighted) -> None:
         self.show_details()

@@ -89,7 +89,7 @@ class ConsumerScreen(DetailsScreen, ConsumerActions):
         if row.state:
             word, style = STATE_WORDS[row.state]
             text.append(f" {word}", style)
-        self.show_summary(text, facts)
+        self.show_summary(text, facts, row.why)
 
     async def update_after_change(self) -> None:
         await super().update_after_change()

@@ -103,7 +103,14 @@ class ProcessOfConsumer(Struct, kw_only=True):
     rate: Annotated[float | None, Meta(description="Per second. null at first.")]
     reason: str
     breaker: str | None
+    breaker_reason: Annotated[str | None, Meta(description="The failure that opened the breaker.")]
+    breaker_seconds: Annotated[float | None, Meta(description="Until an open breaker tries one message.")]
     latency_ms: Annotated[float | None, Meta(description="The time per message, as the governor last measured it.")]
+    p50_ms: Annotated[
+        float | None, Meta(description="The median time per message. null if none was measured.")
+    ]
+    p95_ms: float | None
+    p99_ms: float | None
 
     @classmethod
     def of(cls, worker: WorkerInfo, one: ConsumerAtWork) -> ProcessOfConsumer:
@@ -119,7 +126,12 @@ class ProcessOfConsumer(Struct, kw_only=True):
             rate=one.rate,
             reason=one.reason,
             breaker=one.breaker,
+            breaker_reason=one.breaker_reason,
+            breaker_seconds=one.breaker_left,
             latency_ms=None if one.latency is None else one.latency * 1000,
+            p50_ms=None if one.durations is None else one.durations.p50 * 1000,
+            p95_ms=None if one.durations is None else one.durations.p95 * 1000,
+            p99_ms=None if one.durations is None else one.durations.p99 * 1000,
         )
 
 

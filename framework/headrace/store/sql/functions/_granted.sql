@@ -71,6 +71,9 @@ begin
                 perform headrace_internal.require_grant_by_name(''admin'', $1); end if';
         elsif v_function.proname = 'republish' then
             v_check := v_check || '; perform headrace_internal.require_grant_by_name(''publish'', $2)';
+        elsif v_function.proname = 'worker_info' then
+            v_result := 'return query select w.id, w.seen_at, w.gone, headrace_internal.heartbeat_for_readers(w.facts)
+                from headrace_internal.worker_info($1, $2) as w';
         elsif v_function.proname = 'poll_schedules' then
             v_result := 'return query select * from headrace_internal.poll_schedules($1, $2, least($3, clock_timestamp()), $4)';
         elsif v_function.proname = 'settings_of_consumer' then

@@ -233,6 +233,14 @@ create table headrace_internal.owners (
     primary key (consumer_id, owner)
 );
 
+-- An attempt that failed. error and error_type have the bounds of dead letters.
+create type headrace_internal.failed_attempt as (
+    at          timestamptz,
+    error       text,
+    error_type  text,       -- null if there was no exception
+    process     text        -- host:pid of the worker process, null if a client has nacked it, or if it is not known
+);
+
 -- Messages that were read and can't be delivered yet: retries that are not due, messages of keys that another owner
 -- holds, and messages that were put back. See parking.sql.
 create table headrace_internal.parked (
@@ -244,6 +252,8 @@ create table headrace_internal.parked (
     due_at       timestamptz not null,
     delay        float8,                    -- seconds, by which a retry waits no longer if the server's clock is set
                                             -- back. Null for a message that is due at once
+    failure      headrace_internal.failed_attempt,  -- its last attempt, null if it was not started since it was leased.
+                                            -- One column, since the ninth would add 8 bytes to each row
     primary key (consumer_id, seq)
 ) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
 create index parked_by_key on headrace_internal.parked (consumer_id, key_hash, seq);

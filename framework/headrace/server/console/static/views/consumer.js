@@ -35,6 +35,7 @@ export default function Consumer({ names: [stream, name] }) {
     <${Heading} title=${name} trail=${trail} state=${html`<${State} state=${row.state} />`}>
       <${Acts} row=${row} again=${live.again} />
     <//>
+    ${row.why ? html`<p class="why">${row.why}</p>` : null}
     <${Figures} kind="consumer" row=${row} label="State of the consumer"
       hrefs=${{ parked: `${at}?tab=messages&states=parked`, blocked: `${at}?tab=blocked`, dead_letters: `${at}/dead-letters` }}>
       <${Figure} label="Actors busy" value=${row.actors === null ? "–" : `${number(row.busy_actors)} of ${number(row.actors)}`} />
@@ -94,10 +95,10 @@ const PROCESSES = [
   { name: "process", title: "Process", cell: (row) => `${row.pid} on ${row.host}` },
   { name: "flight", title: "In flight", cell: (row) => number(row.in_flight), number: true },
   { name: "actors", title: "Actors", cell: (row) => `${number(row.busy)}/${number(row.actors)}`, number: true, hint: "busy / all" },
-  { name: "p50", title: "Median", cell: (row) => milliseconds(row.durations?.p50_ms), number: true },
-  { name: "p95", title: "95 %", cell: (row) => milliseconds(row.durations?.p95_ms), number: true },
-  { name: "p99", title: "99 %", cell: (row) => milliseconds(row.durations?.p99_ms), number: true },
-  { name: "breaker", title: "Breaker", cell: (row) => (row.breaker ? html`<${State} state=${row.breaker} />` : "–") },
+  { name: "p50", title: "Median", cell: (row) => milliseconds(row.p50_ms), number: true },
+  { name: "p95", title: "95 %", cell: (row) => milliseconds(row.p95_ms), number: true },
+  { name: "p99", title: "99 %", cell: (row) => milliseconds(row.p99_ms), number: true },
+  { name: "breaker", title: "Breaker", cell: (row) => (row.breaker ? html`<${State} state=${row.breaker} title=${row.breaker_reason ?? ""} />` : "–") },
   { name: "reason", title: "Why so many actors", cell: (row) => row.why, width: "wide" },
 ];
 

@@ -6,7 +6,7 @@ import { open } from "../shared/dialog.js";
 import { useLive } from "../shared/live.js";
 import { messageAt, useFilters } from "../shared/router.js";
 import { Table } from "../shared/table.js";
-import { brief, counted, number } from "../shared/text.js";
+import { brief, counted, local, number } from "../shared/text.js";
 import { Copies, Empty, Failure, Loading, State, Time, may } from "../shared/ui.js";
 import { DeadLetterAct } from "./dead_letter_acts.js";
 
@@ -19,8 +19,12 @@ const COLUMNS = (stream) => [
   { name: "attempts", title: "Attempts", cell: ({ info }) => number(info.deliver_count), number: true },
   { name: "until", title: "Until", cell: ({ info }) => html`<${Time} at=${info.not_visible_until} ago=${true} />`, hint: "when its lease expires, or it is redelivered" },
   { name: "owner", title: "Held by", cell: ({ info }) => (info.owner ? html`<code title=${info.owner}>${info.owner.slice(0, 8)}</code>` : "–"), hide: "phone" },
+  { name: "error", title: "Last error", cell: ({ info }) => (info.error ? html`<code class="brief" title=${failed(info)}>${info.error}</code>` : "–"), width: "wide" },
   { name: "data", title: "Data", cell: ({ message }) => html`<code class="brief">${brief(message.data)}</code>`, width: "wide" },
 ];
+
+/** Of what type the last error is, and where and when it was raised. */
+const failed = (info) => [info.error_type, info.failed_by && `in ${info.failed_by}`, `at ${local(info.failed_at)}`].filter(Boolean).join(", ");
 
 export function Peek({ stream, consumer }) {
   const [filters, change] = useFilters({ states: "" });
@@ -51,7 +55,7 @@ export function Blocked({ stream, consumer, row }) {
     { name: "head", title: "Blocked by", cell: (one) => html`<a href=${messageAt(stream, one.seq)}>message ${number(one.seq)}</a>` },
     { name: "since", title: "Since", cell: (one) => html`<${Time} at=${one.since} ago=${true} />` },
     { name: "waiting", title: "Waiting behind it", cell: (one) => counted(one.waiting, "message"), number: true },
-    { name: "error", title: "Error", cell: (one) => html`<code class="brief">${one.error ?? "–"}</code>`, width: "wide" },
+    { name: "error", title: "Error", cell: (one) => html`<code class="brief" title=${one.error_type ?? ""}>${one.error ?? "–"}</code>`, width: "wide" },
     ...(may("admin", stream)
       ? [{ name: "acts", title: "Acts", cell: (one) => html`<span class="row-acts"><button type="button" class="small" onClick=${() => act("redrive", one)}>Redrive</button> <button type="button" class="small danger" onClick=${() => act("purge", one)}>Discard</button></span>` }]
       : []),

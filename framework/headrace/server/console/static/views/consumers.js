@@ -11,7 +11,7 @@ import { number, short } from "../shared/text.js";
 import { Copies, Empty, Failure, Heading, Loading, State } from "../shared/ui.js";
 
 const LIMIT = 50;
-const STATES = ["ok", "paused", "breaker", "blocked", "growing", "unattended", "full"];
+const STATES = ["ok", "paused", "breaker", "blocked", "failing", "growing", "unattended", "full"];
 
 /** Columns of consumers. Lists of one stream leave out its name. @param {boolean} named */
 export const consumerColumns = (named) => [
@@ -19,7 +19,7 @@ export const consumerColumns = (named) => [
     name: "name", title: "Consumer", sort: "name",
     cell: (row) => html`${named ? html`<a class="quiet" href=${streamAt(row.stream)}>${row.stream}</a><span class="quiet"> / </span>` : null}<a href=${consumerAt(row.stream, row.name)}>${row.name}</a>`,
   },
-  { name: "state", title: "State", cell: (row) => html`<${State} state=${row.state} title=${row.reason} />` },
+  { name: "state", title: "State", cell: (row) => html`<${State} state=${row.state} title=${row.why || row.reason} />` },
   { name: "kind", title: "Kind", cell: (row) => row.kind, hide: "phone" },
   { name: "rates", title: "Last minute", cell: (row) => html`<${Sparkline} values=${row.rates} label=${`Finished by ${row.name} in the last minute`} />`, hide: "phone" },
   ...figureColumns("consumer", {

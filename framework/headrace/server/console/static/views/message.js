@@ -32,6 +32,7 @@ function Standing({ stream, row }) {
   if (row.behind) parts.push(html`It waits for <a href=${messageAt(stream, row.behind)}>message ${number(row.behind)}</a> of the same key. `);
   if (row.state === "acked") parts.push(row.acked_by ? html`Done by <${Time} at=${row.acked_by} />. ` : "Done.");
   if (row.state === "dead_letter") parts.push(html`<a href=${`${consumerAt(stream, row.consumer)}/dead-letters`}>Dead letter</a>${row.reason ? `: ${sentence(row.reason)}` : ". "}`);
+  if (row.failed_at) parts.push(html`Its last attempt failed <${Time} at=${row.failed_at} ago=${true} />${row.failed_by ? ` in ${row.failed_by}` : ""}. `);
   if (row.error) parts.push(html`<code class="error-code">${row.error}</code>`);
   return html`<span>${parts.length ? parts : "–"}</span>`;
 }

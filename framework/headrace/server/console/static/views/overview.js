@@ -93,7 +93,7 @@ function Attention({ items }) {
     ${items.length
       ? html`<ul class="attention">
           ${shown.map(
-            (item) => html`<li key=${`${item.kind} ${item.stream} ${item.name}`}>
+            (item) => html`<li key=${`${item.kind} ${item.stream} ${item.name} ${item.state}`}>
               <${State} state=${item.state} tone=${item.state === "paused" ? "warn" : undefined} />
               <span class="what"><span class="quiet">${item.kind}</span> <a href=${placeOf(item)}>${item.stream && item.kind !== "stream" ? `${item.stream} / ${item.name}` : item.name}</a></span>
               <span class="why">${item.reason}${item.mend ? html` <code>${item.mend}</code>` : null}</span>
@@ -123,7 +123,7 @@ const SOURCES = [
 
 const CONSUMERS = [
   { name: "name", title: "Consumer", cell: (row) => html`<a href=${consumerAt(row.stream, row.name)}><span class="quiet">${row.stream} /</span> ${row.name}</a>` },
-  { name: "state", title: "State", cell: (row) => html`<${State} state=${row.state} title=${row.reason} />`, hide: "phone" },
+  { name: "state", title: "State", cell: (row) => html`<${State} state=${row.state} title=${row.why || row.reason} />`, hide: "phone" },
   ...figureColumns("consumer", {}, ["lag", "lag_seconds"]),
 ];
 

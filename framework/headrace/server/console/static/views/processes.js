@@ -16,7 +16,7 @@ const COLUMNS = [
   { name: "leased", title: "Leased", cell: (row) => number(row.leased), number: true },
   { name: "acked", title: "Acked", cell: (row) => number(row.acked), number: true },
   { name: "failed", title: "Failed", cell: (row) => html`<span class=${row.failed ? "bad" : ""}>${number(row.failed)}</span>`, number: true },
-  { name: "breaker", title: "Breaker", cell: (row) => (row.breaker ? html`<${State} state=${row.breaker} />` : "–") },
+  { name: "breaker", title: "Breaker", cell: (row) => (row.breaker ? html`<${State} state=${row.breaker} title=${row.breaker_reason ?? ""} />` : "–") },
   { name: "reason", title: "Why so many actors", cell: (row) => row.reason || "–", width: "wide" },
 ];
 

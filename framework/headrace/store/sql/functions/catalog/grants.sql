@@ -175,6 +175,18 @@ begin
         || jsonb_build_object('url', regexp_replace(p_settings #>> '{push,url}', '^([a-z]+://)([^/@]*@)?([^/?#]*).*$', '\1\3/'))))::json;
 end $$;
 
+-- A heartbeat as its readers may see it: a failure that opened a breaker may quote a message.
+create or replace function headrace_internal.heartbeat_for_readers(p_facts json) returns json
+language plpgsql as $$
+begin
+    if headrace_internal.is_granted('consume', 0) then
+        return p_facts;
+    end if;
+    return (p_facts::jsonb || jsonb_build_object('consumers', coalesce((
+        select jsonb_agg(case jsonb_typeof(c.entry) when 'object' then c.entry - 'breaker_reason' else c.entry end order by c.place)
+        from jsonb_array_elements(p_facts::jsonb -> 'consumers') with ordinality as c(entry, place)), '[]')))::json;
+end $$;
+
 -- The settings of a consumer, by its id.
 -- Granted: consume
 create or replace function headrace_internal.settings_of_consumer(p_consumer int) returns json

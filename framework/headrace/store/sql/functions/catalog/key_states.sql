@@ -4,7 +4,8 @@
 -- journeys.sql. That also holds for one that was dropped, or that was there before the consumer began.
 -- Granted: consume
 create or replace function headrace_internal.key_states(p_stream text, p_seq bigint, p_key text)
-returns table (consumer_id uuid, consumer text, state text, attempts int, until timestamptz, owner uuid)
+returns table (consumer_id uuid, consumer text, state text, attempts int, until timestamptz, owner uuid, failed_at timestamptz, error text,
+               error_type text)
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
     v_stream    headrace_internal.streams;
@@ -28,6 +29,9 @@ begin
         attempts := case when v_place.place = 'letter' and v_place.blocks then 0 when v_place.place <> 'ack' then v_place.attempts end;
         until := case when v_place.place in ('lease', 'parked') then v_place.until end;
         owner := case v_place.place when 'lease' then v_place.owner end;
+        failed_at := v_place.failed_at;
+        error := v_place.error;
+        error_type := v_place.error_type;
         return next;
     end loop;
 end $$;

@@ -32,17 +32,17 @@ create or replace function headrace_internal.blocked_key_page(
     p_consumer int, p_limit int, p_above bigint default 0, p_below bigint default null, p_newest boolean default false,
     p_bytes bigint default null
 )
-returns table (key text, seq bigint, since timestamptz, waiting bigint, error text)
+returns table (key text, seq bigint, since timestamptz, waiting bigint, error text, error_type text)
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
     v_bytes  bigint := 0;
 begin
-    for key, seq, since, waiting, error in
+    for key, seq, since, waiting, error, error_type in
         select letter.key, letter.seq, letter.died_at,
                letter.others + (select count(*) from headrace_internal.tails as t where t.consumer_id = p_consumer and t.key_hash = letter.key_hash),
-               letter.error
+               letter.error, letter.error_type
         from (
-            select distinct on (d.key_hash) d.key, d.seq, d.died_at, d.error, d.key_hash, count(*) over (partition by d.key_hash) - 1 as others
+            select distinct on (d.key_hash) d.key, d.seq, d.died_at, d.error, d.error_type, d.key_hash, count(*) over (partition by d.key_hash) - 1 as others
             from headrace_internal.dead_letters as d where d.consumer_id = p_consumer and d.blocks order by d.key_hash, d.seq) as letter
         where letter.seq > p_above and letter.seq < coalesce(p_below, 9223372036854775807)
         order by case when p_newest then - letter.seq else letter.seq end limit p_limit

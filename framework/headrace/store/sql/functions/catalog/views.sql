@@ -32,13 +32,18 @@ where not exists (
 comment on view headrace.in_flight is 'Messages that workers hold: consumer_id, lease_id and seq are the arguments of headrace.ack';
 
 create or replace view headrace.parked with (security_barrier) as
-select s.name as stream, c.name as consumer, p.seq, p.attempts, p.due_at
+select s.name as stream, c.name as consumer, p.seq, p.attempts, p.due_at, (r.failure).at as failed_at, (r.failure).error, (r.failure).error_type,
+       (r.failure).process as failed_by
 from headrace_internal.parked as p
 join headrace_internal.consumers as c on c.id = p.consumer_id
 join headrace_internal.streams as s on s.id = c.stream_id
+-- An error may quote the message.
+cross join lateral (
+    select case when (select headrace_granted.is_direct('parked')) or s.id = any ((select headrace_granted.streams_of('consume'))::int[])
+                then p.failure end as failure) as r
 where (select headrace_granted.is_direct('parked')) or s.id = any ((select headrace_granted.streams_of('observe'))::int[])
 union all
-select s.name, c.name, t.seq, 0, null
+select s.name, c.name, t.seq, 0, null, null, null, null, null
 from headrace_internal.tails as t
 join headrace_internal.consumers as c on c.id = t.consumer_id
 join headrace_internal.streams as s on s.id = c.stream_id

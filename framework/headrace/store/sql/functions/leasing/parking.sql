@@ -13,13 +13,20 @@
 -- A message that its lease returns. outcome: 'retry', 'release', 'reject' or 'invalid'. crashes: how often in a row it has
 -- crashed by now. delay: seconds until it may be delivered again, or null for now.
 create type headrace_internal.returned_message as (
-    seq bigint, hash bigint, attempts int, crashes int, outcome text, delay float8, error text, error_type text, traceback text
+    seq bigint, hash bigint, attempts int, crashes int, outcome text, delay float8, error text, error_type text, traceback text,
+    process text
 );
+
+-- Return a failed attempt as far as it is kept.
+create or replace function headrace_internal.kept_failure(p_at timestamptz, p_error text, p_error_type text, p_process text) returns headrace_internal.failed_attempt
+language sql immutable as $$
+    select row(p_at, left(p_error, 2000), left(p_error_type, 500), left(p_process, 500))::headrace_internal.failed_attempt
+$$;
 
 -- Return a message of a lease as one that is released. attempt and crash are as in the lease.
 create or replace function headrace_internal.released(p_seq bigint, p_hash bigint, p_attempt int, p_crash int) returns headrace_internal.returned_message
 language sql immutable as $$
-    select row(p_seq, p_hash, coalesce(p_attempt, 1), coalesce(p_crash, 0), 'release', null, null, null, null)::headrace_internal.returned_message
+    select row(p_seq, p_hash, coalesce(p_attempt, 1), coalesce(p_crash, 0), 'release', null, null, null, null, null)::headrace_internal.returned_message
 $$;
 
 -- Expire the leases past their time, and with them every lease of their owners. An owner may hold a run of one key
@@ -59,18 +66,23 @@ begin
     -- Read the acks only now, in a statement that sees what was committed before the locks were granted.
     with ended as (
         delete from headrace_internal.leases where consumer_id = p_consumer.id and lease_id = any (v_leases)
-        returning lease_id, seqs, hashes, attempts, crashes, started
+        returning lease_id, owner, seqs, hashes, attempts, crashes, started
+    ), owners as (
+        select o.owner, (select p.host || ':' || p.pid from headrace_internal.process_of_owner(o.owner) as p) as process
+        from (select distinct owner from ended) as o
     ), held as (
-        select m.seq, m.hash, coalesce(m.attempt, 1) as attempt, coalesce(m.crash, 0) as crash,
+        select m.seq, m.hash, o.process, coalesce(m.attempt, 1) as attempt, coalesce(m.crash, 0) as crash,
                coalesce(m.crash, 0) = 0 or coalesce(m.seq = any (ended.started), false) as counts
-        from ended cross join unnest(ended.seqs, ended.hashes, ended.attempts, ended.crashes) as m(seq, hash, attempt, crash)
+        from ended join owners as o using (owner)
+        cross join unnest(ended.seqs, ended.hashes, ended.attempts, ended.crashes) as m(seq, hash, attempt, crash)
         where m.seq > 0     -- a hold has no messages, see check_in.sql
           and (ended.lease_id, m.seq) not in (select * from headrace_internal.acked_messages(p_consumer.id, v_leases))
     )
     select array_agg(row(
                seq, hash, attempt, case when counts then crash + 1 else crash end, case when counts then 'retry' else 'release' end, null,
                format('The lease expired: the process that worked on it died, froze, or lost its connection, %s in a row.',
-                      headrace_internal.count_of(crash + 1, 'time')), 'LeaseExpired', null)::headrace_internal.returned_message)
+                      headrace_internal.count_of(crash + 1, 'time')), 'LeaseExpired', null,
+               process)::headrace_internal.returned_message)
         into v_back from held;
     perform headrace_internal.put_back(p_consumer, p_stream, v_back, p_now);
     perform headrace_internal.delete_ended_acks(p_consumer.id, v_leases);
@@ -91,15 +103,17 @@ begin
         return;
     end if;
     perform headrace_internal.lock_out_erasures(p_stream.id);
-    insert into headrace_internal.parked (consumer_id, seq, key_hash, attempts, crashes, due_at, delay)
+    insert into headrace_internal.parked (consumer_id, seq, key_hash, attempts, crashes, due_at, delay, failure)
         select p_consumer.id, seq, hash,
                case outcome when 'release' then attempts - 1 else attempts end, crashes,
-               case when delay is null then '-infinity' else greatest(p_now + make_interval(secs => delay), p_since) end, delay
+               case when delay is null then '-infinity' else greatest(p_now + make_interval(secs => delay), p_since) end, delay,
+               case when error is not null then headrace_internal.kept_failure(p_now, error, error_type, process) end
         from unnest(p_messages) as m
         where (outcome = 'release' or outcome = 'retry' and (p_consumer.max_deliver = -1 or attempts < p_consumer.max_deliver))
           and not headrace_internal.is_erased(p_stream.id, seq)
         -- One that is to be delivered again may be parked already: it is retried as it would be otherwise.
-        on conflict (consumer_id, seq) do update set attempts = excluded.attempts, crashes = excluded.crashes, due_at = excluded.due_at;
+        on conflict (consumer_id, seq) do update set attempts = excluded.attempts, crashes = excluded.crashes, due_at = excluded.due_at,
+            failure = excluded.failure;
     if p_stream.one_message_per_key then
         -- An outdated message must not hold up a newer message of its key, which may be parked behind it.
         perform headrace_internal.delete_outdated_parked(p_consumer.id, p_stream, array(select hash from unnest(p_messages)),
@@ -143,7 +157,7 @@ declare
 begin
     execute format($sql$
         with failed as materialized (
-            select seq, hash, attempts, error, error_type, traceback,
+            select seq, hash, attempts, headrace_internal.kept_failure($5, error, error_type, process) as failure, traceback,
                    case outcome when 'reject' then 'rejected' when 'invalid' then 'invalid' else 'exhausted' end as reason
             from unnest($1)
             where outcome in ('reject', 'invalid') or outcome = 'retry' and $2 <> -1 and attempts >= $2
@@ -154,7 +168,7 @@ begin
         ), kept as (
             insert into headrace_internal.dead_letters (consumer_id, seq, key_hash, key, data, headers, created_at, attempts, reason,
                                                error, error_type, traceback, blocks, died_at)
-            select $3, seq, hash, key, data, headers, created_at, attempts, reason, left(error, 2000), left(error_type, 500), left(traceback, 16000),
+            select $3, seq, hash, key, data, headers, created_at, attempts, reason, (failure).error, (failure).error_type, left(traceback, 16000),
                    reason = 'exhausted' and $4 = 'block', $5
             from dead order by seq      -- as a redrive locks them
             on conflict (consumer_id, seq) do update

@@ -14,8 +14,10 @@ create type headrace_internal.message_place as (
     owner       uuid,           -- of the lease
     blocks      boolean,        -- whether the dead letter blocks the key
     death       text,           -- why the dead letter died
-    error       text,
+    error       text,           -- of the dead letter, or of the last attempt of a parked message ...
     error_type  text,
+    failed_at   timestamptz,
+    failed_by   text,           -- ... and the process, as headrace_internal.failed_attempt has it
     head        bigint,         -- the message of the same key that it waits for ...
     head_place  text            -- ... and where that one is: letter (it blocks the key), lease or parked
 );
@@ -32,25 +34,27 @@ language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
     v_found  headrace_internal.message_place;
 begin
-    select f.place, null, null, f.attempts, f.since, f.until, f.owner, f.blocks, f.death, f.error, f.error_type into v_found
+    select f.place, null, null, f.attempts, f.since, f.until, f.owner, f.blocks, f.death, (f.failure).error, (f.failure).error_type,
+           (f.failure).at, (f.failure).process into v_found
         from (
             select case when exists (
                        select from headrace_internal.acks as a where a.consumer_id = l.consumer_id and a.lease_id = l.lease_id and a.seq = p_seq)
                    then 'ack' else 'lease' end as place, coalesce(m.attempt, 1) as attempts, l.since, l.expires_at as until, l.owner,
-                   null::boolean as blocks, null as death, null as error, null as error_type, 1 as rank
+                   null::boolean as blocks, null as death, null::headrace_internal.failed_attempt as failure, 1 as rank
             from headrace_internal.leases as l cross join unnest(l.seqs, l.attempts) as m(seq, attempt)
             where l.consumer_id = p_consumer.id and l.lease_id >= p_cursor.lease_floor and l.lowest <= p_seq and m.seq = p_seq
             union all
-            select 'parked', p.attempts, null, nullif(p.due_at, '-infinity'), null, null, null, null, null, 2
+            select 'parked', p.attempts, null, nullif(p.due_at, '-infinity'), null, null, null, p.failure, 2
             from headrace_internal.parked as p where p.consumer_id = p_consumer.id and p.seq = p_seq
             union all
-            select 'letter', d.attempts, d.died_at, null, null, d.blocks, d.reason, d.error, d.error_type, case when d.blocks then 3 else 6 end
+            select 'letter', d.attempts, d.died_at, null, null, d.blocks, d.reason,
+                   row(d.died_at, d.error, d.error_type, null)::headrace_internal.failed_attempt, case when d.blocks then 3 else 6 end
             from headrace_internal.dead_letters as d where d.consumer_id = p_consumer.id and d.seq = p_seq
             union all
-            select 'tail', 0, null, null, null, null, null, null, null, 4
+            select 'tail', 0, null, null, null, null, null, null, 4
             from headrace_internal.tails as t where t.consumer_id = p_consumer.id and t.seq = p_seq
             union all
-            select 'replay', 0, null, null, null, null, null, null, null, 5
+            select 'replay', 0, null, null, null, null, null, null, 5
             from headrace_internal.replays as r where r.consumer_id = p_consumer.id and r.seq = p_seq) as f
         order by f.rank limit 1;
     if v_found.place is null or v_found.place = 'letter' and not v_found.blocks then
@@ -59,7 +63,7 @@ begin
             into v_found.wanted, v_found.by_key using p_seq;
         if v_found.wanted and (p_seq > p_cursor.position or p_seq <@ p_cursor.holes) then
             v_found := (case when p_seq > p_cursor.position then 'ahead' else 'hole' end, true, v_found.by_key, 0,
-                        null, null, null, null, null, null, null, null, null);
+                        null, null, null, null, null, null, null, null, null, null, null);
         end if;
         v_found.place := coalesce(v_found.place, 'passed');
     end if;
@@ -158,12 +162,13 @@ begin
     end loop;
 end $$;
 
--- Return the entries of a consumer in the heartbeats of the running processes, with the times of these.
+-- Return the entries of a consumer in the heartbeats of the running processes, with the times of these. `event_loop`: the
+-- process, if something blocks its event loop.
 -- Granted: consume
 create or replace function headrace_internal.consumer_at_work(p_stream text, p_name text, p_now timestamptz default clock_timestamp())
-returns table (seen_at timestamptz, entry json)
+returns table (seen_at timestamptz, entry json, event_loop text)
 language sql as $$
-    select w.seen_at, c.entry
+    select w.seen_at, c.entry, case when w.facts ->> 'blocked' is not null then concat(w.facts ->> 'host', ':', w.facts ->> 'pid') end
     from (select * from headrace_internal.workers order by seen_at desc limit 1000) as w
     cross join lateral json_array_elements(w.facts -> 'consumers') as c(entry)
     where w.seen_at >= p_now - interval '15 seconds' and strpos(w.facts::text, to_json(p_name)::text) > 0
@@ -173,10 +178,11 @@ $$;
 -- Return the process whose heartbeat names the owner of leases. The text is searched before it is parsed, since a
 -- heartbeat may have many consumers.
 create or replace function headrace_internal.process_of_owner(p_owner uuid, out process uuid, out host text, out pid int)
-language sql as $$
-    select w.id, w.facts ->> 'host', (w.facts ->> 'pid')::int
-    from (select * from headrace_internal.workers order by seen_at desc limit 1000) as w
-    where strpos(w.facts::text, p_owner::text) > 0 and exists (
-        select from json_array_elements(w.facts -> 'consumers') as c where c ->> 'owner' = p_owner::text)
-    limit 1
-$$;
+language plpgsql as $$
+begin
+    select w.id, w.facts ->> 'host', (w.facts ->> 'pid')::int into process, host, pid
+        from (select * from headrace_internal.workers order by seen_at desc limit 1000) as w
+        where strpos(w.facts::text, p_owner::text) > 0 and exists (
+            select from json_array_elements(w.facts -> 'consumers') as c where c ->> 'owner' = p_owner::text)
+        limit 1;
+end $$;

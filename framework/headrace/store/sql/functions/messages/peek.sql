@@ -7,8 +7,20 @@ create type headrace_internal.peeked as (
     owner       uuid,           -- the owner, if it is in flight ...
     lease_id    bigint,         -- ... the lease ...
     held        int,            -- ... and the number of messages in the lease
-    until       timestamptz     -- when the lease ends, or when a parked message is due, null for now
+    until       timestamptz,    -- when the lease ends, or when a parked message is due, null for now
+    failed_at   timestamptz,    -- of its last attempt, if it is parked, or if it blocks its key ...
+    error text, error_type text,
+    failed_by   text            -- ... and the process, as headrace_internal.failed_attempt has it
 );
+
+-- A message that was found, without its contents.
+create or replace function headrace_internal.peeked_seq(
+    p_state text, p_seq bigint, p_attempts int, p_until timestamptz default null, p_failure headrace_internal.failed_attempt default null
+) returns headrace_internal.peeked
+language sql immutable as $$
+    select row(p_state, p_seq, null, null, null, null, p_attempts, null, null, null, p_until,
+               p_failure.at, p_failure.error, p_failure.error_type, p_failure.process)::headrace_internal.peeked
+$$;
 
 -- Return at most p_limit messages of each state, in the order of seq, until their size as text exceeds p_bytes: the first
 -- ones above p_after, or the last ones below p_before in descending order. To find those that come next, at most
@@ -47,9 +59,9 @@ declare
     v_order     text := case when p_before is null then 'asc' else 'desc' end;
     v_states    text[] := coalesce(p_states, '{in_flight,parked,blocked,next}');
     v_part      text;
-    v_found     int;
+    v_count     int;
     v_rest      int := p_limit;
-    v_seqs bigint[]; v_attempts int[]; v_owners uuid[]; v_leases bigint[]; v_held int[]; v_until timestamptz[];
+    v_found     headrace_internal.peeked[];
 begin
     select * into v_consumer from headrace_internal.consumers where id = p_consumer;
     select * into v_stream from headrace_internal.streams where id = v_consumer.stream_id;
@@ -60,45 +72,46 @@ begin
 
     if 'in_flight' = any (v_states) then
         execute format($sql$
-            select array_agg(l.seq), array_agg(l.attempt), array_agg(l.owner), array_agg(l.lease_id), array_agg(l.held), array_agg(l.expires_at) from (
-                select m.seq, coalesce(m.attempt, 1) as attempt, held.owner, held.lease_id, held.held, held.expires_at
+            select array(
+                select row('in_flight', m.seq, null, null, null, null, coalesce(m.attempt, 1), held.owner, held.lease_id, held.held, held.expires_at,
+                           null, null, null, null)::headrace_internal.peeked
                 from headrace_internal.leases as held cross join unnest(held.seqs, held.attempts) as m(seq, attempt)
-                where held.consumer_id = $1 and held.lease_id >= $2 and m.seq > $3 and m.seq < $4 order by m.seq %s limit $5) as l
+                where held.consumer_id = $1 and held.lease_id >= $2 and m.seq > $3 and m.seq < $4 order by m.seq %s limit $5)
             $sql$, v_order)
-            into v_seqs, v_attempts, v_owners, v_leases, v_held, v_until
-            using p_consumer, v_cursor.lease_floor, p_after, v_below, p_limit;
-        return query select * from headrace_internal.peek_seqs(v_stream, 'in_flight', v_seqs, v_attempts, v_owners, v_leases, v_held, v_until);
+            into v_found using p_consumer, v_cursor.lease_floor, p_after, v_below, p_limit;
+        return query select * from headrace_internal.peek_seqs(v_stream, v_found);
     end if;
 
     if 'parked' = any (v_states) then
         execute format($sql$
-            select array_agg(p.seq), array_agg(p.attempts), array_agg(nullif(p.due_at, '-infinity')) from (
-                (select seq, attempts, due_at from headrace_internal.parked
+            select array(select headrace_internal.peeked_seq('parked', seq, attempts, nullif(due_at, '-infinity'), failure) from (
+                (select seq, attempts, due_at, failure from headrace_internal.parked
                  where consumer_id = $1 and seq >= $2 and seq > $3 and seq < $4 order by seq %1$s limit $5)
                 union all
-                (select seq, 0, '-infinity' from headrace_internal.tails as t
+                (select seq, 0, '-infinity', null from headrace_internal.tails as t
                  where consumer_id = $1 and seq > $3 and seq < $4 and not exists (
                     select from headrace_internal.dead_letters as d where d.consumer_id = $1 and d.key_hash = t.key_hash and d.blocks)
                  order by seq %1$s limit $5)
-                order by seq %1$s limit $5) as p
+                order by seq %1$s limit $5) as p)
             $sql$, v_order)
-            into v_seqs, v_attempts, v_until using p_consumer, v_cursor.parked_floor, p_after, v_below, p_limit;
-        return query select * from headrace_internal.peek_seqs(v_stream, 'parked', v_seqs, v_attempts, null, null, null, v_until);
+            into v_found using p_consumer, v_cursor.parked_floor, p_after, v_below, p_limit;
+        return query select * from headrace_internal.peek_seqs(v_stream, v_found);
     end if;
 
     if 'blocked' = any (v_states) then
         execute format($sql$
-            select array(
-                (select seq from headrace_internal.dead_letters where consumer_id = $1 and blocks and seq > $2 and seq < $3 order by seq %1$s limit $4)
+            select array(select headrace_internal.peeked_seq('blocked', seq, 0, null, failure) from (
+                (select seq, row(died_at, error, error_type, null)::headrace_internal.failed_attempt as failure from headrace_internal.dead_letters
+                 where consumer_id = $1 and blocks and seq > $2 and seq < $3 order by seq %1$s limit $4)
                 union all
-                (select seq from headrace_internal.tails as t
+                (select seq, null from headrace_internal.tails as t
                  where consumer_id = $1 and seq > $2 and seq < $3 and exists (
                     select from headrace_internal.dead_letters as d where d.consumer_id = $1 and d.key_hash = t.key_hash and d.blocks)
                  order by seq %1$s limit $4)
-                order by seq %1$s limit $4)
+                order by seq %1$s limit $4) as b)
             $sql$, v_order)
-            into v_seqs using p_consumer, p_after, v_below, p_limit;
-        return query select * from headrace_internal.peek_seqs(v_stream, 'blocked', v_seqs, null, null, null, null, null);
+            into v_found using p_consumer, p_after, v_below, p_limit;
+        return query select * from headrace_internal.peek_seqs(v_stream, v_found);
     end if;
 
     -- Replayed messages come before anything new, so they are the last when it is read backwards.
@@ -106,13 +119,15 @@ begin
         exit when v_rest = 0;
         if v_part = 'replayed' then
             execute format(
-                'select array(select seq from headrace_internal.replays where consumer_id = $1 and seq >= $2 and seq > $3 and seq < $4 order by seq %s limit $5)',
-                v_order) into v_seqs using p_consumer, v_cursor.replay_floor, p_after, v_below, v_rest;
-            v_rest := v_rest - cardinality(v_seqs);
-            return query select * from headrace_internal.peek_seqs(v_stream, 'next', v_seqs, null, null, null, null, null);
+                $sql$select array(select headrace_internal.peeked_seq('next', seq, 0) from headrace_internal.replays
+                                  where consumer_id = $1 and seq >= $2 and seq > $3 and seq < $4 order by seq %s limit $5)$sql$,
+                v_order) into v_found using p_consumer, v_cursor.replay_floor, p_after, v_below, v_rest;
+            v_rest := v_rest - cardinality(v_found);
+            return query select * from headrace_internal.peek_seqs(v_stream, v_found);
         else
             return query execute format($sql$
-                select 'next', m.seq, m.key, m.data, m.headers, m.created_at, 0, null::uuid, null::bigint, null::int, null::timestamptz
+                select 'next', m.seq, m.key, m.data, m.headers, m.created_at, 0, null::uuid, null::bigint, null::int, null::timestamptz,
+                       null::timestamptz, null, null, null
                 from (select seq, key, data, headers, created_at, (%1$s) as wanted from %2$s
                       where seq > $1 and seq < $6 order by seq %3$s limit $2) as m
                 where wanted and not ($3 and exists (
@@ -120,28 +135,30 @@ begin
                 order by m.seq %3$s limit $5
                 $sql$, headrace_internal.unexpired(v_consumer.condition, clock_timestamp()), v_stream.relation, v_order)
                 using greatest(v_cursor.position, p_after), p_scan_limit, v_consumer.ordered, p_consumer, v_rest, v_below;
-            get diagnostics v_found = row_count;
-            v_rest := v_rest - v_found;
+            get diagnostics v_count = row_count;
+            v_rest := v_rest - v_count;
         end if;
     end loop;
 end $$;
 
--- Return the messages of these seqs that are still in the stream. The arrays run in parallel.
-create or replace function headrace_internal.peek_seqs(
-    p_stream headrace_internal.streams, p_state text, p_seqs bigint[], p_attempts int[], p_owners uuid[], p_leases bigint[],
-    p_held int[], p_until timestamptz[]
-) returns setof headrace_internal.peeked
+-- Return those of these messages that are still in the stream, with their contents. They are in the order of seq, or in
+-- the opposite one.
+create or replace function headrace_internal.peek_seqs(p_stream headrace_internal.streams, p_found headrace_internal.peeked[])
+returns setof headrace_internal.peeked
 language plpgsql as $$
+declare
+    v_first  bigint := p_found[1].seq;
+    v_last   bigint := p_found[cardinality(p_found)].seq;
 begin
-    if cardinality(p_seqs) > 0 then
+    if v_first is not null then
         return query execute format($sql$
-            select $1, m.seq, m.key, m.data, m.headers, m.created_at, coalesce(s.attempts, 0), s.owner, s.lease_id, s.held, s.until
-            from unnest($2, $3, $4, $5, $6, $7) as s(seq, attempts, owner, lease_id, held, until)
+            select s.state, m.seq, m.key, m.data, m.headers, m.created_at, s.attempts, s.owner, s.lease_id, s.held, s.until,
+                   s.failed_at, s.error, s.error_type, s.failed_by
+            from unnest($1) as s
             cross join lateral (select t.seq, t.key, t.data, t.headers, t.created_at from %s as t where t.seq = s.seq) as m
             order by m.seq
-            $sql$, headrace_internal.table_of_range(
-                p_stream, least(p_seqs[1], p_seqs[cardinality(p_seqs)]), greatest(p_seqs[1], p_seqs[cardinality(p_seqs)])))
-            using p_state, p_seqs, p_attempts, p_owners, p_leases, p_held, p_until;
+            $sql$, headrace_internal.table_of_range(p_stream, least(v_first, v_last), greatest(v_first, v_last)))
+            using p_found;
     end if;
 end $$;
 

@@ -12,7 +12,7 @@
 -- Settle messages.
 -- p_whole: leases to ack with all messages that they still hold.
 -- p_leases, p_seqs, p_failures: single messages. A failure is null for an ack, or {"kind", "delay", "error", "error_type",
--- "traceback"}, all but the first optional. For the kinds see headrace_internal.returned_message.
+-- "traceback", "process"}, all but the first optional. For the kinds see headrace_internal.returned_message.
 --
 -- p_timeline: the history in which the caller has these leases, see history.sql. After a rewind a lease may exist again,
 -- with messages that its worker has settled and forgotten. So in another history nothing is settled.
@@ -87,7 +87,8 @@ begin
                and lease_id in (select lease_id from locked except select lease_id from kept)
         )
         select array_agg(row(seq, hash, attempt, case outcome when 'release' then crash else 0 end, outcome, (failure ->> 'delay')::float8,
-                             failure ->> 'error', failure ->> 'error_type', failure ->> 'traceback')::headrace_internal.returned_message) as messages,
+                             failure ->> 'error', failure ->> 'error_type', failure ->> 'traceback',
+                             failure ->> 'process')::headrace_internal.returned_message) as messages,
                (select max(since) from locked) as since,
                (select array_agg(array[a.lease_id, a.seq, (a.lease_id not in (select lease_id from locked))::int]) from asked as a
                 where not exists (select from held as h where h.lease_id = a.lease_id and h.seq = a.seq

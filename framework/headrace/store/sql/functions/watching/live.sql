@@ -7,12 +7,13 @@
 -- Return parallel arrays. `streams`, `drawn`: the last number drawn in each stream. `consumers`, `of_streams`,
 -- `positions`: the consumers, their streams and their cursors. `held`, `owners`, `lowest`: of those that hold leases (`leasing`), how many messages, by
 -- how many owners, and a seq below which they hold none.
+-- `with_holes`: the consumers that wait for late commits.
 -- `paused`, `paused_until`: the consumers that are paused, and until when, null for no end. `full_streams`: those to which publishing is refused.
 -- Granted: all
 create or replace function headrace_internal.live_figures(
     out at timestamptz, out streams int[], out drawn bigint[], out consumers int[], out of_streams int[], out positions bigint[],
     out leasing int[], out held bigint[], out owners bigint[], out lowest bigint[], out paused int[], out paused_until timestamptz[],
-    out full_streams int[]
+    out full_streams int[], out with_holes int[]
 )
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
 begin
@@ -23,10 +24,11 @@ begin
     select array_agg(c.id), array_agg(nullif(c.paused_until, 'infinity'))
         into paused, paused_until from headrace_internal.consumers as c where c.paused_until > at;
     with placed as materialized (
-        select c.id, c.stream_id, u.position, u.lease_floor
+        select c.id, c.stream_id, u.position, u.lease_floor, u.holed
         from headrace_internal.consumers as c
         cross join lateral (
-            select u.position, u.lease_floor from headrace_internal.cursors as u where u.consumer_id = c.id order by u.version desc limit 1) as u
+            select u.position, u.lease_floor, u.frozen <> '{}' or pg_column_size(u.holes) > pg_column_size('{}'::int8multirange) as holed
+            from headrace_internal.cursors as u where u.consumer_id = c.id order by u.version desc limit 1) as u
     ), leases as (
         select p.id, l.held, l.owners, l.lowest
         from placed as p
@@ -37,8 +39,9 @@ begin
     )
     select (select array_agg(p.id) from placed as p), (select array_agg(p.stream_id) from placed as p),
            (select array_agg(p.position) from placed as p),
+           (select array_agg(p.id) filter (where p.holed) from placed as p),
            array_agg(l.id), array_agg(l.held), array_agg(l.owners), array_agg(l.lowest)
-        into consumers, of_streams, positions, leasing, held, owners, lowest from leases as l;
+        into consumers, of_streams, positions, with_holes, leasing, held, owners, lowest from leases as l;
 end $$;
 
 -- Return what takes a count, for some consumers, see headrace_internal.count_messages.
@@ -95,7 +98,8 @@ language sql set timezone = 'UTC' as $$
                                                        'retention', s.retention, 'retain_up_to', extract(epoch from s.retain_up_to)::float8,
                                                        'max_storage', s.max_storage, 'one_message_per_key', s.one_message_per_key)
                                      order by s.name), '[]') from headrace_internal.streams as s),
-           (select coalesce(json_agg(json_build_object('number', c.id, 'id', c.uid, 'stream', c.stream_id, 'name', c.name, 'push', c.push is not null)
+           (select coalesce(json_agg(json_build_object('number', c.id, 'id', c.uid, 'stream', c.stream_id, 'name', c.name, 'push', c.push is not null,
+                                                       'filtered', c.filters <> '{>}' or c.filter_where is not null)
                                      order by c.stream_id, c.name), '[]')
             from headrace_internal.consumers as c)
 $$;
