@@ -106,9 +106,7 @@ class ProcessOfConsumer(Struct, kw_only=True):
     breaker_reason: Annotated[str | None, Meta(description="The failure that opened the breaker.")]
     breaker_seconds: Annotated[float | None, Meta(description="Until an open breaker tries one message.")]
     latency_ms: Annotated[float | None, Meta(description="The time per message, as the governor last measured it.")]
-    p50_ms: Annotated[
-        float | None, Meta(description="The median time per message. null if none was measured.")
-    ]
+    p50_ms: Annotated[float | None, Meta(description="The median time per message. null if none was measured.")]
     p95_ms: float | None
     p99_ms: float | None
 
