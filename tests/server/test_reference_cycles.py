@@ -6,16 +6,12 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import contextmanager
-from types import FrameType
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import msgspec
 import pytest
 import pytest_asyncio
-from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from headrace import App, store
 from headrace.model.errors import StoreUnavailable
@@ -25,6 +21,7 @@ from headrace.server.data_plane import receiver_watch
 from headrace.server.options import Options
 from headrace.server.transport.exchange import Exchange
 from tests.server.raw import Answer, Client, connected, listening, request
+from tests.support.cycles import no_cycles
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.asyncio
@@ -82,30 +79,6 @@ async def calls(dsn: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Call
         await app.admin.create_consumer(ConsumerSpec(stream="orders", name="all"))
         async with listening(server, server.limits) as port:
             yield Calls(server, port)
-
-
-@contextmanager
-def no_cycles() -> Iterator[None]:
-    """Check that the code in this context leaves no objects and frames of Headrace to the garbage collector."""
-    gc.collect()
-    gc.disable()
-    try:
-        yield
-        gc.set_debug(gc.DEBUG_SAVEALL)
-        gc.collect()
-        found = Counter(filter(None, map(_described, gc.garbage)))
-    finally:
-        gc.set_debug(0)
-        gc.garbage.clear()
-        gc.enable()
-    assert not found
-
-
-def _described(one: object) -> str | None:
-    if isinstance(one, FrameType):
-        return one.f_code.co_qualname if "/headrace/" in one.f_code.co_filename else None
-    cls = type(one)
-    return cls.__qualname__ if cls.__module__.startswith("headrace.") or cls is RequestResponseCycle else None
 
 
 async def _work(calls: Calls) -> None:
