@@ -64,7 +64,8 @@ class PlainExecutor(SingleExecutor):
                             await slot.recover()
                     except BaseException as error:
                         message._payload = payload
-                        self._raised(message, error, slot)
+                        if self._ends_actor(message, error, slot):
+                            raise
                         if cancelling():
                             await slot.recover()
                     else:
