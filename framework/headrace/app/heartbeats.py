@@ -10,6 +10,7 @@ import os
 import socket
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Literal
 from uuid import uuid4
@@ -200,7 +201,9 @@ def _server(counts: Mapping[str, Any], rate: Rate, now: float) -> ServerAtWork:
     )
 
 
+@cache
 def process_version() -> str:
+    """The version that runs, even if another one has been installed since."""
     try:
         return version("headrace")
     except PackageNotFoundError:

@@ -44,7 +44,8 @@ def in_context(context: Context, call: Callable[..., Awaitable[R]], *args: Any) 
         try:
             value = yield awaited
         except BaseException as error:
-            step, value = coroutine.throw, error
+            # The future has the error, whose traceback has this frame.
+            step, value, awaited = coroutine.throw, error, None
         else:
             step = coroutine.send
 

@@ -34,7 +34,7 @@ from headrace.server.data_plane.settle_batching import Lost
 from headrace.server.dialects.dispatch import DataPlane
 from headrace.server.dialects.operations import SUCCESS
 from headrace.server.engine import Engine
-from headrace.server.errors import error_response
+from headrace.server.errors import error_response, forget_frames
 from headrace.server.http import Endpoint, Response
 from headrace.server.transport.exchange import Endpoint as ExchangeEndpoint
 from headrace.server.transport.exchange import Exchange
@@ -190,8 +190,8 @@ class DirectAnswers:
                 response = Response(200, encode_deliveries(share))
             elif undelivered is not None:
                 undelivered()
-        except ClientGone:
-            pass
+        except ClientGone as error:
+            forget_frames(error)
         except Exception as error:
             response = error_response(error)
         except asyncio.CancelledError:

@@ -155,11 +155,24 @@ SERVING: ContextVar[str | None] = ContextVar("database", default=None)
 def error_response(error: Exception) -> Response:
     """Convert an error to a response. Unexpected errors are logged and returned as a generic 500."""
     problem = problem_of(error)
+    forget_frames(error)
     body: dict[str, Any] = {"summary": str(problem), "code": problem.code}
     if problem.validation_errors:
         body["validation_errors"] = problem.validation_errors
     headers = tuple((name.encode(), value.encode("latin-1")) for name, value in problem.headers.items())
     return Response(problem.status, msgspec.json.encode({**body, **problem.more}), headers)
+
+
+def forget_frames(error: BaseException | None) -> None:
+    """Drop the tracebacks of an error that has been handled, and of those that it comes from.
+
+    A shared call raises its error through a future. The frames in the traceback have that future, and the bodies and
+    messages of requests. As a cycle they would stay until the garbage collector's next run, which goes by the number of
+    objects and not by their size.
+    """
+    while error is not None and error.__traceback__ is not None:
+        error.__traceback__ = None
+        error = error.__cause__ or error.__context__
 
 
 def problem_of(error: Exception) -> Problem:

@@ -66,7 +66,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         max_managed_body: The largest body of a request of the management API. Decoding one holds up all other
             requests for 10 ms per MB.
         max_held: The largest total size of the bodies of concurrent requests. Others get 503.
-        max_cached: The largest total size of the messages that are kept in memory for other consumers.
+        max_cached: The largest total size of the messages that are kept in memory for other consumers, as JSON. Python
+            needs up to three times as much.
         max_head: The largest size of request line and headers. Larger ones get 431.
         max_headers: The most headers of a request. More get 431.
         max_connections: The most concurrent connections of clients. Others get 503 and are closed.

@@ -18,6 +18,7 @@ from headrace.server.push.addresses import AllowedAddresses
 from headrace.server.push.http_client import IDLE_TIMEOUT, PushClients
 from headrace.server.push.http_connection import MAX_BODY, MAX_HEAD, HttpConnection, RequestFailed, Response
 from headrace.server.push.target import Target
+from tests.support.cycles import no_cycles
 
 BUSY = b"HTTP/1.1 503 Too Busy\r\nRetry-After: 7\r\nX-Other: 1\r\n"
 RESPONSES = {
@@ -87,6 +88,16 @@ async def test_what_comes_after_a_response_is_no_answer_to_the_next_request(surp
     answer, connection = await exchange(RESPONSES["with a length"])
     connection.data_received(surplus)
     assert not connection.reusable
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    "parts", [(), (b"garbage",), (RESPONSES["with a length"],)], ids=["none", "garbage", "a response"]
+)
+async def test_a_connection_that_has_ended_leaves_no_reference_cycle(parts: tuple[bytes, ...]) -> None:
+    with no_cycles():
+        await exchange(*parts, ends=True)
+        await asyncio.sleep(0)  # the event loop still has what this task was waiting for
 
 
 @pytest.mark.asyncio

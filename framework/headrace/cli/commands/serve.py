@@ -162,8 +162,7 @@ class ServeCommand:
         path = self._child.ready_path if self._child else self._settings.ready_file
         if path is not None:
             serving.tasks.append(lambda: ReadyFile(path).keep(serving.ready))
-        # Most objects that exist now stay, and a request rarely creates reference cycles, so the
-        # garbage collector may run rarely.
+        # Most objects that exist now stay, and requests leave no reference cycles, so the garbage collector may run rarely.
         gc.collect()
         spare_what_exists(50_000, 20, 50)
         await serving.run()

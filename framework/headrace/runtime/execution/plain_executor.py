@@ -69,7 +69,8 @@ class PlainExecutor(SingleExecutor):
                         if measured:
                             durations.add(now, clock())
                         message._payload = payload
-                        self._raised(message, error, slot)
+                        if self._ends_actor(message, error, slot):
+                            raise
                         if cancelling():
                             await slot.recover()
                     else:

@@ -106,7 +106,8 @@ class SingleExecutor:
                     except BaseException as error:
                         if measured:
                             durations.add(now, clock())
-                        self._raised(message, error, slot)
+                        if self._ends_actor(message, error, slot):
+                            raise
                         if cancelling():
                             await slot.recover()
                     else:
@@ -149,12 +150,14 @@ class SingleExecutor:
             raise error
         self._failure_handler.undecodable(message, error)
 
-    def _raised(self, message: Message, error: BaseException, slot: ActorSlot) -> None:
-        """Record the outcome after the handler has raised. Raises what ends the actor."""
+    def _ends_actor(self, message: Message, error: BaseException, slot: ActorSlot) -> bool:
+        """Record the outcome after the handler has raised. Returns whether the error ends the actor. It is raised by the
+        caller, since the frame of a function that raises its argument is in a cycle with the error's traceback."""
         if not isinstance(error, Exception) and slot.is_ended_by(error):
             self._failure_handler.stopped(message, slot)
-            raise error
+            return True
         self._failure_handler.failed(message, error)
+        return False
 
     async def _call_guarded(self, payload: Any, message: Message, slot: ActorSlot) -> Any:
         """Call a handler that has a timeout, or with a message that a worker held when it died. The wait for its turn

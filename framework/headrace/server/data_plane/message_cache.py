@@ -62,8 +62,8 @@ class MessageCaches:
     leave out other messages.
 
     Args:
-        max_size: the largest size of the encoded messages in bytes. They use twice the memory, since data is also
-            kept apart.
+        max_size: the largest size of the encoded messages in bytes. They use two to three times the memory, since data is
+            also kept apart, and small ones are several objects.
 
     Attributes:
         history: the database's history from which all messages were read. None before the first

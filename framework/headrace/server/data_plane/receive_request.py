@@ -83,3 +83,4 @@ class Receiver:
             self.timer.cancel()
         if self.watching is not None:
             self.watching.cancel()
+            self.watching = None  # the traceback of its cancellation has this request, and so the messages

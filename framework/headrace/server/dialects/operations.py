@@ -27,7 +27,7 @@ from headrace.server.data_plane.receive_request import NOTHING, ClientGone, Shar
 from headrace.server.data_plane.registry import CachedConsumer, CachedStream
 from headrace.server.decoding.jobs import RECEIVED
 from headrace.server.engine import Engine
-from headrace.server.errors import Problem, StaleAckIds
+from headrace.server.errors import Problem, StaleAckIds, forget_frames
 from headrace.server.http import HEAD, Request, Response
 from headrace.server.lookups import Lookups, UnknownWithinScopes
 from headrace.server.transport.limits import Limits
@@ -90,7 +90,8 @@ class Operations:
         try:
             with self._limits.wait(request.scope):
                 share = await self.engine.receive(consumer, batch_size, wait_for, request.wait_for_disconnect)
-        except ClientGone:
+        except ClientGone as error:
+            forget_frames(error)
             return None
         if share.lease is not None and await request.is_disconnected():
             await self.engine.release(consumer, share)

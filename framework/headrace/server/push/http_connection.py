@@ -82,13 +82,12 @@ class HttpConnection(asyncio.Protocol):
             TimeoutError: no head of a response came within these seconds.
         """
         self._begin()
-        answer: asyncio.Future[Response]
-        self._answer = answer = self._loop.create_future()
+        self._answer = self._loop.create_future()  # no variable has it, or its error's traceback would lead back to it
         self._until = self._loop.time() + seconds
         self._timer = self._loop.call_at(self._until, self._expire)
         self._transport.write(request)
         try:
-            return await answer
+            return await self._answer
         except BaseException:
             self.close()
             raise
@@ -155,6 +154,7 @@ class HttpConnection(asyncio.Protocol):
             self._break_off(
                 RequestFailed(str(exc or "") or "the endpoint closed the connection")
             )  # public: of the endpoint
+        del self._parser  # it has this connection
 
     def _limit(self, size: int) -> None:
         """Bound the rest of a response after these many bytes of it."""

@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 from typing import Any
+from weakref import proxy
 
 import httptools
 from uvicorn.config import Config
@@ -91,6 +92,8 @@ class Connection(HttpToolsProtocol):
         if answering is not None and answering is not self.cycle and not answering.response_complete:
             answering.disconnected = True
             answering.message_event.set()
+        self.cycle = self._answering = None  # type: ignore[assignment]  # they have this connection
+        self.pipeline.clear()  # as these do
         self.on_closed()
 
     def _wait_for_head(self) -> None:
@@ -254,7 +257,7 @@ class Connection(HttpToolsProtocol):
             cycle.default_headers = [*cycle.default_headers, (b"connection", b"keep-alive")]
         if not self.pipeline:
             self._answering = cycle
-        self.scope[SEND_RESPONSE] = partial(send_at_once, cycle)  # type: ignore[literal-required]  # its task has not begun
+        self.scope[SEND_RESPONSE] = partial(send_at_once, proxy(cycle))  # type: ignore[literal-required]  # it has the scope
 
     def _is_too_large(self) -> bool:
         """Return whether the known part of the head is too large.
@@ -304,7 +307,9 @@ class Connection(HttpToolsProtocol):
         super().on_response_complete()
         if self.timeout_keep_alive_task is not None:
             self._idle_since = self.loop.time()
-        if cycle is self.cycle and cycle.response_complete and cycle.more_body and not self.transport.is_closing():
+        if self.transport.is_closing():
+            return
+        if cycle is self.cycle and cycle.response_complete and cycle.more_body:
             self._unset_keepalive_if_required()
             self._deadline = self.loop.call_later(self._options.discard_time, self.transport.close)
 
@@ -312,6 +317,7 @@ class Connection(HttpToolsProtocol):
         """Wait for the next request, as uvicorn does after a response. The timer of an idle connection that is set
         already goes on, and finds that the connection was not idle."""
         self.server_state.total_requests += 1
+        self.cycle = self._answering = None  # type: ignore[assignment]  # it has its body, and this connection
         if self.transport.is_closing():
             return
         self.flow.resume_reading()
