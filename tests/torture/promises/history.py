@@ -101,7 +101,7 @@ create constraint trigger judge_removal after delete or update of seqs on headra
 
 create function judge.note_ack() returns trigger language plpgsql as $$
 begin
-    insert into judge.done values (new.consumer_id, new.lease_id, new.seqs, 'transaction');
+    insert into judge.done values (new.consumer_id, new.lease_id, array[new.seq], 'transaction');
     return null;
 end $$;
 create constraint trigger judge_ack after insert on headrace_internal.acks
