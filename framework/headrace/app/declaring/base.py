@@ -133,10 +133,10 @@ class Declaring:
                     " pass name=… to one of them."
                 )
         for partial in filter(has_partial_wildcard, spec.filters):
+            hint = "write a wildcard as a whole token, such as orders.*.new, or use where=\"key like 'orders.eu%'\""
             log.warning(
-                "a wildcard inside a token is an ordinary character",
-                consumer=spec.name, filter=partial, hint="write the wildcard as a whole token, such as orders.*.new, or a condition such as where=\"key like 'orders.eu%'\"",
-            )  # fmt: skip
+                "a wildcard inside a token is an ordinary character", consumer=spec.name, filter=partial, hint=hint
+            )
         if spec.stream in self._formats:
             check_conditions(self._formats[spec.stream], spec)
         self.consumers.append(consumer)
