@@ -40,7 +40,7 @@ async def at_once(database: store.Database, connect: Connect, *edits: Awaitable[
         async with asyncio.timeout(20):
             while True:
                 waiting = await database.fetchval(
-                    "select count(*) from pg_stat_activity where $1 = any (pg_blocking_pids(pid))",
+                    "select count(*) from pg_stat_activity where datname = current_database() and $1 = any (pg_blocking_pids(pid))",
                     other.get_server_pid(),
                 )
                 if waiting == len(edits):

@@ -94,7 +94,7 @@ async def three_parked(app: App) -> bool:
 
 def test_periodic_names_every_command() -> None:
     commands = re.findall(r"^headrace schedule (\w+)", blocks("periodic", "sh")[0], re.MULTILINE)
-    assert sorted(commands) == ["ls", "pause", "resume", "rm", "run", "show"]
+    assert sorted(commands) == ["info", "ls", "pause", "resume", "rm", "run"]
     assert all(command in schedule_commands for command in commands)
 
 

@@ -13,10 +13,10 @@ import msgspec
 import pytest
 
 from headrace import App, Message, Reject
-from headrace.flow.durations import Durations
 from headrace.flow.in_flight import InFlightTracker
 from headrace.flow.lanes import Lanes
 from headrace.runtime.execution.actors import Crew
+from headrace.runtime.execution.durations import Durations
 from headrace.runtime.execution.execution import Execution
 from headrace.runtime.execution.plain_executor import PlainExecutor
 from headrace.runtime.execution.single_executor import SLICE, STRETCH

@@ -49,8 +49,8 @@ async def very_many(stream: Stream, count: int) -> None:
     await stream.consumer("ship-0")
     await stream.database.fetch(
         """with made as (
-               insert into headrace_internal.consumers (stream_id, name, filters, condition, ordered, ack_wait, max_ack_pending, max_deliver, backoff, on_exhausted)
-               select c.stream_id, 'ship-' || n, c.filters, c.condition, c.ordered, c.ack_wait, c.max_ack_pending, c.max_deliver, c.backoff, c.on_exhausted
+               insert into headrace_internal.consumers (stream_id, name, filters, condition, ordered, ack_wait, longest_wait, max_ack_pending, max_deliver, backoff, on_exhausted)
+               select c.stream_id, 'ship-' || n, c.filters, c.condition, c.ordered, c.ack_wait, c.longest_wait, c.max_ack_pending, c.max_deliver, c.backoff, c.on_exhausted
                from headrace_internal.consumers as c, generate_series(1, $1::int - 1) as n returning id)
            insert into headrace_internal.cursors (consumer_id, version, position) select id, 1, 0 from made""",
         count,

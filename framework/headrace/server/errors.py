@@ -170,9 +170,9 @@ def forget_frames(error: BaseException | None) -> None:
     messages of requests. As a cycle they would stay until the garbage collector's next run, which goes by the number of
     objects and not by their size.
     """
-    while error is not None and error.__traceback__ is not None:
-        error.__traceback__ = None
-        error = error.__cause__ or error.__context__
+    while error is not None and error.__traceback__ is not None:  # public: dropped, not said
+        error.__traceback__ = None  # public: likewise
+        error = error.__cause__ or error.__context__  # public: likewise
 
 
 def problem_of(error: Exception) -> Problem:

@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import msgspec
 
-from headrace.flow.durations import Durations
 from headrace.flow.lanes import Lanes
 from headrace.model.clock import Clock
 from headrace.runtime.calls import Call
+from headrace.runtime.execution.durations import Durations
 from headrace.runtime.execution.failure_handler import FailureHandler
 from headrace.runtime.execution.suspects import Suspects
 from headrace.runtime.handlers.handler import Decode

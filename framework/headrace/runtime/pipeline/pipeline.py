@@ -12,7 +12,6 @@ import anyio.abc
 import msgspec
 
 from headrace.flow.durable import DurableLanes
-from headrace.flow.durations import Durations
 from headrace.flow.governor import Governor
 from headrace.flow.in_flight import InFlightTracker
 from headrace.flow.lanes import Lanes
@@ -25,6 +24,7 @@ from headrace.model.specs import ConsumerSpec
 from headrace.model.watching import history_log
 from headrace.runtime.execution.actors import Actors, Work
 from headrace.runtime.execution.batch_executor import BatchExecutor
+from headrace.runtime.execution.durations import Durations
 from headrace.runtime.execution.execution import Execution
 from headrace.runtime.execution.failure_handler import FailureHandler
 from headrace.runtime.execution.plain_executor import PlainExecutor

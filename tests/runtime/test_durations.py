@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from headrace.flow.durations import EVERY, KEPT, LATELY, Durations
 from headrace.model.records import Percentiles
+from headrace.runtime.execution.durations import EVERY, KEPT, LATELY, Durations
 
 
 def test_percentiles_are_durations_that_were_measured() -> None:
