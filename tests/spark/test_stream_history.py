@@ -160,7 +160,7 @@ async def test_what_is_no_archive_of_the_stream_is_refused(reader: Reader, datab
     with pytest.raises(InvalidInput, match="holds no archive"):
         await reader.seqs()
     await reader.archive()
-    with pytest.raises(ConfigurationError, match="start='soon' is no position"):
+    with pytest.raises(ConfigurationError, match="start='soon' is not a position"):
         await reader.seqs(start="soon")
     await store.delete_stream(database, "orders")
     with pytest.raises(UnknownStream):
