@@ -32,7 +32,7 @@ def test_a_script_for_every_shell(headrace: Headrace, shell: str, tmp_path: Path
     ("line", "offered"),
     [
         ("headrace cons", "consumer"),
-        ("headrace consumer dead-letters ", "ls show export redrive purge"),
+        ("headrace consumer dead-letters ", "ls info export redrive purge"),
         ("headrace consumer add orders x --on-exhausted ", "dead_letter block drop"),
         ("headrace stream view orders --fi", "--first --filter"),
     ],

@@ -114,7 +114,7 @@ def usable(state: states.State, catalog: bool = False) -> list[str]:
         for name, one in OPERATIONS.items()
         if one.is_catalog == catalog
         and (one.owner is None or one.owner in state.leases)
-        and not (one.prelude and state.name == "compacted")
+        and not (one.prelude and state.name.startswith("compacted"))
     ]
 
 
