@@ -11,6 +11,7 @@ import msgspec
 
 from headrace.model.capture import CaptureInfo
 from headrace.model.records import RATE_LIMITED, ConsumerAtWork, WorkerInfo
+from headrace.model.text.counting import count
 from headrace.model.watching.diagnosis import Cause
 from headrace.model.watching.live import ConsumerState, SourceState
 
@@ -139,7 +140,7 @@ def source_reason(name: str, capture: CaptureInfo | None) -> tuple[str | None, s
         case "alarm" if capture is not None and capture.facts is not None:
             return capture.facts.alarm, None
         case "degraded" if capture is not None and not capture.reason:
-            changes = "1 change" if capture.failures == 1 else f"{capture.failures:,} changes"
+            changes = count(capture.failures, "change")
             return f"{changes} could not become messages.", f"headrace source postgres failures ls {name}"
     return (None, None) if capture is None else (capture.reason, capture.mend)
 

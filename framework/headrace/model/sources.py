@@ -13,6 +13,7 @@ from headrace.model.capture import CaptureInfo
 from headrace.model.errors import AlreadyExists, ConfigurationError
 from headrace.model.errors import SlotRemains as SlotRemains
 from headrace.model.settings import Setting, check, settings_of
+from headrace.model.text.counting import count
 
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,47}")
 """The name of a source."""
@@ -100,10 +101,6 @@ def stream_in_use(name: str, messages: int, consumers: int, *, backfill: bool) -
     """Say what it means to capture tables into a stream that has messages or consumers."""
     gets = "every change of the captured tables" + (", and first all their rows," if backfill else "")
     return (
-        f"The stream {name!r} exists, with {_counted(messages, 'message')} and"
-        f" {_counted(consumers, 'consumer')}. It would get {gets} and deliver them to its consumers."
+        f"The stream {name!r} exists, with {count(messages, 'message')} and"
+        f" {count(consumers, 'consumer')}. It would get {gets} and deliver them to its consumers."
     )
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

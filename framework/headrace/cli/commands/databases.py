@@ -11,9 +11,9 @@ from headrace.cli.connection.connect import administer
 from headrace.cli.exit_codes import NOT_DONE
 from headrace.cli.options.common import JsonOption, YesOption, flag
 from headrace.cli.options.times import time_or_dash
-from headrace.cli.output.formats import count
 from headrace.cli.output.results import print_list, print_result
 from headrace.cli.output.stderr import confirm, print_notice
+from headrace.model.text.counting import count
 
 if TYPE_CHECKING:
     from headrace.client import Administration

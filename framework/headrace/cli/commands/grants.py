@@ -10,9 +10,9 @@ from cyclopts import Parameter
 from headrace.cli.connection.connect import open_database
 from headrace.cli.connection.operator import operator
 from headrace.cli.options.common import DatabaseOption, JsonOption, flag
-from headrace.cli.output.formats import count
 from headrace.cli.output.results import print_list
 from headrace.cli.processes.event_loop import run_async
+from headrace.model.text.counting import count
 
 if TYPE_CHECKING:
     from headrace.store import Grant

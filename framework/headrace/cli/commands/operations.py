@@ -17,11 +17,12 @@ from headrace.cli.connection.consumer_lookup import ConsumerArguments, find_cons
 from headrace.cli.exit_codes import NOT_DONE
 from headrace.cli.options.common import JsonOption, YesOption
 from headrace.cli.options.selection import options_of
-from headrace.cli.output.formats import count, text_of
+from headrace.cli.output.formats import text_of
 from headrace.cli.output.json_output import print_json
 from headrace.cli.output.results import print_list
 from headrace.cli.output.stderr import confirm
 from headrace.cli.output.tables import print_pairs
+from headrace.model.text.counting import count
 
 if TYPE_CHECKING:
     from headrace.client import Administration

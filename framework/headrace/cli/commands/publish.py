@@ -18,11 +18,11 @@ from headrace.cli.errors import StoppedEarly
 from headrace.cli.input.line_reader import STDIN, LineReader, open_lines
 from headrace.cli.input.ndjson import Chunk, InvalidLine, parse_lines
 from headrace.cli.options.times import time_to_live
-from headrace.cli.output.formats import count
 from headrace.cli.output.progress import Progress, progress_bar
 from headrace.cli.processes.event_loop import run_async
 from headrace.client.errors import NotAllowed
 from headrace.model.errors import HeadraceError, InDoubt, InvalidInput, NotGranted, UnknownStream
+from headrace.model.text.counting import count
 
 if TYPE_CHECKING:
     from headrace.client import Administration

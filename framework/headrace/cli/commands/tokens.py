@@ -14,12 +14,12 @@ from headrace.cli.errors import UsageError
 from headrace.cli.exit_codes import NOT_DONE
 from headrace.cli.options.common import DatabaseOption, JsonOption, YesOption
 from headrace.cli.options.times import duration, time_or_dash
-from headrace.cli.output.formats import count
 from headrace.cli.output.json_output import print_json
 from headrace.cli.output.results import print_list
 from headrace.cli.output.stderr import confirm, print_notice
 from headrace.cli.processes.event_loop import run_async
 from headrace.client.address import Server
+from headrace.model.text.counting import count
 from headrace.model.tokens import TokenInfo
 
 ScopeOption = Annotated[

@@ -25,10 +25,10 @@ from headrace.cli.demo.speed import MESSAGES, Speed, measure
 from headrace.cli.demo.temporary_stream import drop_after, unique_name
 from headrace.cli.errors import UsageError
 from headrace.cli.options.common import DatabaseOption
-from headrace.cli.output.formats import count
 from headrace.cli.output.logs import set_up_logging
 from headrace.cli.output.tables import print_pairs
 from headrace.cli.processes.event_loop import run_async
+from headrace.model.text.counting import count
 
 MAX_DIFFERENCES = 10
 """Maximum number of differences printed."""

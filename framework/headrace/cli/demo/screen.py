@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from headrace.cli.demo.scenario import Lane, Show, State
-from headrace.cli.output.formats import count
+from headrace.model.text.counting import count
 from headrace.model.text.printing import printable
 
 if TYPE_CHECKING:

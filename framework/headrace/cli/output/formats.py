@@ -37,11 +37,6 @@ class HasData(Protocol):
     def headers(self) -> dict[str, Any] | None: ...
 
 
-def count(number: int, noun: str) -> str:
-    """Format a count of things: `1 message`, `1,234 messages`."""
-    return f"1 {noun}" if number == 1 else f"{number:,} {noun}s"
-
-
 def one_line_json(data: Any) -> str:
     """Format data as JSON on one line. Returns an empty text for no headers."""
     return "" if data is None else msgspec.json.encode(data).decode()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import msgspec
 
-from headrace.cli.output.formats import count
+from headrace.model.text.counting import count
 from headrace.model.text.printing import printable, printable_lines
 
 if TYPE_CHECKING:

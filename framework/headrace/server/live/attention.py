@@ -9,6 +9,7 @@ from typing import Literal
 from msgspec import Struct
 
 from headrace.flow.observed import PROBLEM_STATES
+from headrace.model.text.counting import count
 from headrace.model.watching.live import ConsumerRow, ProcessRow, SourceRow, StreamRow
 
 MOST = 100
@@ -75,13 +76,12 @@ def _consumers(consumers: Iterable[ConsumerRow]) -> Iterator[Attention]:
         elif one.cause == "filters":
             yield Attention(kind="consumer", stream=one.stream, name=one.name, state="filters", reason=one.why)
         if one.dead_letters and one.state != "blocked":
-            counted = "1 dead letter" if one.dead_letters == 1 else f"{one.dead_letters:,} dead letters"
             yield Attention(
                 kind="consumer",
                 stream=one.stream,
                 name=one.name,
                 state="dead_letters",
-                reason=f"It has {counted}.",
+                reason=f"It has {count(one.dead_letters, 'dead letter')}.",
                 mend=f"headrace consumer dead-letters ls {one.stream} {one.name}",
             )
 

@@ -17,7 +17,7 @@ from headrace.cli.options.common import JsonOption, YesOption, flag
 from headrace.cli.options.push import PushOptions, shown
 from headrace.cli.options.settings import Beginning, ConsumerSettings
 from headrace.cli.options.times import ago, in_utc, lasting
-from headrace.cli.output.formats import count, number_or_dash
+from headrace.cli.output.formats import number_or_dash
 from headrace.cli.output.results import print_list, print_result
 from headrace.cli.output.stderr import confirm
 from headrace.model.conditions import parse
@@ -25,6 +25,7 @@ from headrace.model.errors import HeadraceError
 from headrace.model.push import Push
 from headrace.model.records import ConsumerInfo
 from headrace.model.specs import ConsumerSpec
+from headrace.model.text.counting import count
 
 if TYPE_CHECKING:
     from headrace.client import Administration

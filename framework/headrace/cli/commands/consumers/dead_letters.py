@@ -15,11 +15,12 @@ from headrace.cli.exit_codes import NOT_DONE
 from headrace.cli.options.common import JsonOption, LimitOption, YesOption, above, flag
 from headrace.cli.options.selection import DryRunOption, options_of
 from headrace.cli.options.times import in_utc
-from headrace.cli.output.formats import count, indented_data, one_line_json
+from headrace.cli.output.formats import indented_data, one_line_json
 from headrace.cli.output.results import print_list, print_next_page, print_result
 from headrace.cli.output.stderr import confirm, print_notice
 from headrace.model.conditions.selections import DeadLetterCriteria, DeathCriteria
 from headrace.model.records import DeadLetter, GroupedBy
+from headrace.model.text.counting import count
 from headrace.model.text.printing import printable_json
 from headrace.model.watching.operations import Job, JobKind
 

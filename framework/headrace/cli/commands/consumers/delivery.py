@@ -18,12 +18,13 @@ from headrace.cli.errors import UsageError
 from headrace.cli.exit_codes import NOT_DONE
 from headrace.cli.options.common import MOST, JsonOption, LimitOption, above, flag
 from headrace.cli.options.times import duration
-from headrace.cli.output.formats import count, last_error, number_or_dash, one_line_data
+from headrace.cli.output.formats import last_error, number_or_dash, one_line_data
 from headrace.cli.output.json_output import print_json
 from headrace.cli.output.results import print_list, print_next_page
 from headrace.cli.output.stderr import print_hint, print_notice
 from headrace.cli.output.tables import print_table
 from headrace.model.records import Received
+from headrace.model.text.counting import count
 
 if TYPE_CHECKING:
     from headrace.client import Administration

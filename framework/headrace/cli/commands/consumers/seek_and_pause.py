@@ -15,8 +15,9 @@ from headrace.cli.errors import UsageError
 from headrace.cli.options.common import JsonOption
 from headrace.cli.options.selection import DryRunOption, RangeSelection
 from headrace.cli.options.times import Place, after, future, parse_place
-from headrace.cli.output.formats import count, number_or_dash
+from headrace.cli.output.formats import number_or_dash
 from headrace.cli.output.results import print_result
+from headrace.model.text.counting import count
 from headrace.model.watching.operations import SeekPreview
 
 if TYPE_CHECKING:

@@ -13,12 +13,13 @@ from headrace.cli.connection.connect import administer
 from headrace.cli.exit_codes import NOT_DONE
 from headrace.cli.options.capture import rows_a_second
 from headrace.cli.options.common import JsonOption, LimitOption, YesOption
-from headrace.cli.output.formats import count, number_or_dash
+from headrace.cli.output.formats import number_or_dash
 from headrace.cli.output.json_output import print_json
 from headrace.cli.output.results import print_cut, print_result
 from headrace.cli.output.stderr import confirm, print_notice
 from headrace.cli.output.tables import print_table
 from headrace.model.capture import BackfillInfo
+from headrace.model.text.counting import count
 from headrace.model.text.printing import printable
 
 if TYPE_CHECKING:

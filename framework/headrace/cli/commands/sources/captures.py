@@ -14,7 +14,6 @@ from headrace.cli.errors import UsageError
 from headrace.cli.exit_codes import NOT_DONE
 from headrace.cli.options.capture import CaptureBeginning, CaptureOptions, named_after
 from headrace.cli.options.common import JsonOption, flag
-from headrace.cli.output.formats import count
 from headrace.cli.output.json_output import print_json
 from headrace.cli.output.results import print_result
 from headrace.cli.output.stderr import confirm, print_notice
@@ -23,6 +22,7 @@ from headrace.model.capture import Finding
 from headrace.model.errors import ConfigurationError, UnknownSource, UnknownStream
 from headrace.model.records import StreamInfo
 from headrace.model.sources import SourceInfo, stream_in_use
+from headrace.model.text.counting import count
 from headrace.model.text.printing import printable, printable_lines
 
 if TYPE_CHECKING:

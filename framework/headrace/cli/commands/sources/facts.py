@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from headrace.cli.options.times import ago, lasting
-from headrace.cli.output.formats import count, number_or_dash
+from headrace.cli.output.formats import number_or_dash
 from headrace.flow.observed import source_reason, source_state
 from headrace.model.capture import BackfillInfo, CaptureFacts, CaptureInfo
 from headrace.model.sources import SourceInfo
+from headrace.model.text.counting import count
 from headrace.model.text.sizes import format_size
 from headrace.sources.webhook import WebhookSpec
 

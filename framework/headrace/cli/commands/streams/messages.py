@@ -22,7 +22,7 @@ from headrace.cli.options.common import MOST, JsonOption, YesOption
 from headrace.cli.options.from_settings import Options, Special, from_settings
 from headrace.cli.options.selection import DryRunOption, MessageSelection, RangeSelection, parse_bound
 from headrace.cli.options.times import duration, future, in_utc, time_to_live
-from headrace.cli.output.formats import count, one_line_data, one_line_json
+from headrace.cli.output.formats import one_line_data, one_line_json
 from headrace.cli.output.json_output import print_json
 from headrace.cli.output.results import print_list, print_result
 from headrace.cli.output.stderr import confirm, print_notice
@@ -32,6 +32,7 @@ from headrace.model.keys import check_key
 from headrace.model.messages import payloads
 from headrace.model.messages.publish_options import MAX_DELAY, PublishOptions
 from headrace.model.records import StoredMessage
+from headrace.model.text.counting import count
 
 if TYPE_CHECKING:
     from headrace.client import Administration

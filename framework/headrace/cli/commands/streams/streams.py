@@ -15,11 +15,12 @@ from headrace.cli.exit_codes import NOT_DONE
 from headrace.cli.options.common import JsonOption, YesOption, flag
 from headrace.cli.options.settings import StreamSettings
 from headrace.cli.options.times import lasting, time_or_dash
-from headrace.cli.output.formats import count, number_or_dash
+from headrace.cli.output.formats import number_or_dash
 from headrace.cli.output.results import print_list, print_result
 from headrace.cli.output.stderr import confirm
 from headrace.model.records import ConsumerInfo, StreamInfo
 from headrace.model.specs import StreamSpec
+from headrace.model.text.counting import count
 from headrace.model.text.sizes import format_size
 
 if TYPE_CHECKING:

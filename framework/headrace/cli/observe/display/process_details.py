@@ -36,7 +36,7 @@ def _consumer_section(one: ConsumerAtWork) -> Text:
     latency = "" if one.latency is None else f", {one.latency * 1000:.3g} ms per message"
     breaker = "" if one.breaker is None else f"\nbreaker     {one.breaker}"
     if one.breaker_reason is not None:
-        breaker += f": {printable(one.breaker_reason.split(chr(10))[0])}"
+        breaker += f": {printable(one.breaker_reason)}"
     measured = one.durations
     if measured is not None:
         shares = (("median", measured.p50), ("95 %", measured.p95), ("99 %", measured.p99))

@@ -12,8 +12,8 @@ from headrace.cli.observe.screens import source_actions
 from headrace.cli.observe.screens.base import ObserveScreen
 from headrace.cli.observe.screens.dialogs import AskPlace, Confirm
 from headrace.cli.options.times import Place, in_utc
-from headrace.cli.output.formats import count
 from headrace.model.records import ConsumerInfo
+from headrace.model.text.counting import count
 from headrace.model.watching.live import ConsumerRow, SourceRow
 
 

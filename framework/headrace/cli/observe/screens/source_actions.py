@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from headrace.cli.observe.live_app import LiveApp
 from headrace.cli.observe.screens.dialogs import Confirm
-from headrace.cli.output.formats import count
+from headrace.model.text.counting import count
 from headrace.model.watching.live import SourceRow
 
 if TYPE_CHECKING:
