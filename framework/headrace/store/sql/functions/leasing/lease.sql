@@ -40,6 +40,12 @@ language sql volatile as $$
     select (nextval('headrace_internal.lease_ids') << 20) + floor(random() * 1048576)::bigint
 $$;
 
+-- Return the owner of a share. No other lease has it, since ids of leases are never used twice. A random one would cost more.
+create or replace function headrace_internal.owner_of_share(p_lease bigint) returns uuid
+language sql immutable as $$
+    select lpad(to_hex(p_lease), 32, '0')::uuid
+$$;
+
 -- Split a batch into leases of these sizes, as far as its messages suffice, and return the ids of the leases. The
 -- owner of such a lease never reports which of its messages it has started. So all messages that crashed before count
 -- as started, see headrace_internal.expire_leases. p_lowest: no seq is smaller.
@@ -60,8 +66,7 @@ begin
         from bounds where first <= cardinality(p_seqs)
     ), leased as (
         insert into headrace_internal.leases (consumer_id, lease_id, owner, since, expires_at, held, lowest, seqs, hashes, attempts, crashes, started)
-            -- An owner that no other lease has, since ids of leases are never used twice. A random one would cost more.
-            select p_consumer.id, lease_id, lpad(to_hex(lease_id), 32, '0')::uuid, p_now, p_now + p_consumer.ack_wait, cardinality(seqs), p_lowest,
+            select p_consumer.id, lease_id, headrace_internal.owner_of_share(lease_id), p_now, p_now + p_consumer.ack_wait, cardinality(seqs), p_lowest,
                    seqs, hashes, attempts, crashes, case when crashes is not null then seqs end
             from shares
     )

@@ -67,13 +67,13 @@ begin
     with ended as (
         delete from headrace_internal.leases where consumer_id = p_consumer.id and lease_id = any (v_leases)
         returning lease_id, owner, seqs, hashes, attempts, crashes, started
-    ), owners as (
+    ), owners as (      -- no process has a share, and there may be many
         select o.owner, (select p.host || ':' || p.pid from headrace_internal.process_of_owner(o.owner) as p) as process
-        from (select distinct owner from ended) as o
+        from (select distinct owner from ended where owner <> headrace_internal.owner_of_share(lease_id)) as o
     ), held as (
         select m.seq, m.hash, o.process, coalesce(m.attempt, 1) as attempt, coalesce(m.crash, 0) as crash,
                coalesce(m.crash, 0) = 0 or coalesce(m.seq = any (ended.started), false) as counts
-        from ended join owners as o using (owner)
+        from ended left join owners as o using (owner)
         cross join unnest(ended.seqs, ended.hashes, ended.attempts, ended.crashes) as m(seq, hash, attempt, crash)
         where m.seq > 0     -- a hold has no messages, see check_in.sql
           and (ended.lease_id, m.seq) not in (select * from headrace_internal.acked_messages(p_consumer.id, v_leases))

@@ -27,6 +27,7 @@ begin
         select c.id, c.stream_id, u.position, u.lease_floor, u.holed
         from headrace_internal.consumers as c
         cross join lateral (
+            -- The size tells whether there are holes without reading those that are stored apart.
             select u.position, u.lease_floor, u.frozen <> '{}' or pg_column_size(u.holes) > pg_column_size('{}'::int8multirange) as holed
             from headrace_internal.cursors as u where u.consumer_id = c.id order by u.version desc limit 1) as u
     ), leases as (
@@ -99,7 +100,7 @@ language sql set timezone = 'UTC' as $$
                                                        'max_storage', s.max_storage, 'one_message_per_key', s.one_message_per_key)
                                      order by s.name), '[]') from headrace_internal.streams as s),
            (select coalesce(json_agg(json_build_object('number', c.id, 'id', c.uid, 'stream', c.stream_id, 'name', c.name, 'push', c.push is not null,
-                                                       'filtered', c.filters <> '{>}' or c.filter_where is not null)
+                                                       'filtered', c.condition <> 'true')
                                      order by c.stream_id, c.name), '[]')
             from headrace_internal.consumers as c)
 $$;

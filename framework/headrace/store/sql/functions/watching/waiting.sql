@@ -93,7 +93,7 @@ declare
     v_count     bigint;
 begin
     select * into v_consumer from headrace_internal.consumers as c where c.id = p_consumer;
-    if v_consumer.filters = '{>}' and v_consumer.filter_where is null then
+    if v_consumer.condition = 'true' then
         return 0;
     end if;
     select * into v_stream from headrace_internal.streams as s where s.id = v_consumer.stream_id;
