@@ -70,6 +70,8 @@ def test_a_message_that_commits_during_a_lease_call_is_not_behind_a_later_one_of
         # Retention was ended as a deadlock with a replay, which has read the table when it waits for the consumer.
         "segments edit_unordered+replay+drop_segments+effect_ann C11 C14 B A D C",
         "segments edit_unordered+replay+drop_segments+effect_ann C14",
+        # A replay had found messages that were erased before it was committed.
+        "busy replay+nack_bob+erase A11 C13 C21 B12 A C B",
         # An edit may find that its consumer was deleted, and then declares a new one.
         "spread delete_consumer+edit_unordered A16 B",
     ],

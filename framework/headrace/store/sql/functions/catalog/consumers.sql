@@ -256,6 +256,9 @@ begin
             select min(seq) from added
             $sql$, p_stream.relation, p_condition)
             into v_first using p_consumer, v_cursor.position, (select * from headrace_internal.cursor_holes(v_cursor));
+        perform headrace_internal.lock_out_erasures(p_stream.id);
+        delete from headrace_internal.replays where consumer_id = p_consumer
+            and seq in (select * from headrace_internal.erased_replays(p_consumer, p_stream.id));
         perform headrace_internal.start_replay(p_consumer, v_first);
     end if;
 end $$;

@@ -138,6 +138,7 @@ begin
         return cardinality(v_seqs);
     end if;
     v_next := v_cursor;
+    perform headrace_internal.lock_out_erasures(v_stream.id);
     with redriven as (
         delete from headrace_internal.dead_letters as d using unnest(v_seqs) as c(seq)
         where d.consumer_id = p_consumer and d.seq = c.seq

@@ -6,8 +6,8 @@
 -- one consumer after the other. What it removes has no contents. If a process ends in between, a dead letter without
 -- contents is left, and erasing the same messages again goes on.
 --
--- A dead letter is a copy of its message, and a parked message keeps its key waiting. A settle that makes either holds the
--- lock of headrace_internal.lock_out_erasures, so neither is made of a message that is being erased.
+-- A dead letter is a copy of its message, and a message that is parked or replayed keeps its key waiting. Whatever makes one
+-- of these holds the lock of headrace_internal.lock_out_erasures, so none is made of a message that is being erased.
 
 -- Wait for an erasure in the stream, and let none begin before the end of the transaction. For whoever puts messages
 -- back. Only an erasure waits for it, and holds nothing else that a settle waits for.
@@ -22,6 +22,14 @@ language plpgsql as $$
 begin
     return exists (select from headrace_internal.erasures where stream_id = p_stream and seq = p_seq);
 end $$;
+
+-- The messages of a consumer's replay that were erased after the replay had found them. The caller has the lock of
+-- headrace_internal.lock_out_erasures: an erasure doesn't see a replay that is not committed.
+create or replace function headrace_internal.erased_replays(p_consumer int, p_stream int) returns setof bigint
+language sql stable as $$
+    select e.seq from headrace_internal.erasures as e
+    where e.stream_id = p_stream and exists (select from headrace_internal.replays as r where r.consumer_id = p_consumer and r.seq = e.seq)
+$$;
 
 -- Erase messages. Those of which there is nothing are left out. `erased`: the seqs of those that were erased now.
 -- `consumers`: the consumers that have something of any of these messages, for headrace_internal.forget_erased.

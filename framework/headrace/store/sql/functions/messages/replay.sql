@@ -121,8 +121,9 @@ begin
     -- the commit.
     v_added := headrace_internal.add_replayed(v_consumer, v_stream, v_chosen, v_examined);
     -- Then take the consumer's lock, and read its settings again, which an edit may have changed. Add the messages that it
-    -- has examined meanwhile, and delete those that are delivered anyway by now.
+    -- has examined meanwhile, and delete those that are delivered anyway by now, or were erased.
     v_consumer := headrace_internal.lock_consumer(p_consumer);
+    perform headrace_internal.lock_out_erasures(v_stream.id);
     select * into v_cursor from headrace_internal.cursors where consumer_id = p_consumer order by version desc limit 1;
     v_later := headrace_internal.add_replayed(v_consumer, v_stream, v_chosen, headrace_internal.examined_seqs(v_cursor, v_chosen) - v_examined);
     if v_added.count + v_later.count = 0 then
@@ -141,7 +142,9 @@ begin
         select r.seq from headrace_internal.cursor_holes(v_cursor) as h(holes) cross join unnest(h.holes) as hole cross join lateral (
             select seq from headrace_internal.replays where consumer_id = p_consumer and seq >= lower(hole) and seq < upper(hole)) as r
         union all
-        select r.seq from headrace_internal.replays as r where r.consumer_id = p_consumer and r.seq > v_cursor.position);
+        select r.seq from headrace_internal.replays as r where r.consumer_id = p_consumer and r.seq > v_cursor.position
+        union all
+        select seq from headrace_internal.erased_replays(p_consumer, v_stream.id) as seq);
     delete from headrace_internal.replays where consumer_id = p_consumer and seq = any (v_anyway);
     get diagnostics v_gone = row_count;
     perform headrace_internal.start_replay(p_consumer, least(v_added.first, v_later.first));
@@ -172,7 +175,8 @@ $$;
 -- continue and their acks count, but afterwards these messages are delivered again, since their keys would end with an
 -- older message otherwise. So they join the tails of their keys. Until they are settled, their keys are busy for their
 -- own process, too: its leases get an owner that makes no lease calls. All of its leases, since a run of a key
--- may span several. Returns the number of messages that will be delivered again. The caller has the consumer's lock.
+-- may span several. Returns the number of messages that will be delivered again. The caller has the consumer's lock and
+-- headrace_internal.lock_out_erasures.
 create or replace function headrace_internal.repeat_in_flight(
     p_consumer headrace_internal.consumers, p_stream headrace_internal.streams, p_floor bigint, p_hashes bigint[], p_firsts bigint[]
 ) returns bigint
@@ -192,7 +196,8 @@ begin
         where consumer_id = p_consumer.id and lease_id >= p_floor and owner = any (v_later.owners);
     -- One that was settled meanwhile is delivered once more all the same, or once if it has been parked.
     insert into headrace_internal.tails (consumer_id, key_hash, seq)
-        select p_consumer.id, hash, seq from unnest(v_later.hashes, v_later.seqs) as m(hash, seq) on conflict do nothing;
+        select p_consumer.id, hash, seq from unnest(v_later.hashes, v_later.seqs) as m(hash, seq)
+        where not headrace_internal.is_erased(p_stream.id, seq) on conflict do nothing;
     get diagnostics v_count = row_count;
     return v_count;
 end $$;
