@@ -409,6 +409,7 @@ def _delete_stream(log: Log) -> Steps:
     """Delete the stream, and make it and its consumer again. Calls for the old ones fail, and messages of the old one are gone."""
     log.rewound = log.removes = True
     yield f"select headrace_internal.delete_stream(p_stream => 'orders', p_force => true, p_now => {at(0)})"
+    log.kept.clear()
     yield "select headrace_internal.declare_stream(p_name => 'orders', p_settings => (select policy from gate.settings))"
     yield "select headrace_internal.declare_consumer(p_stream => 'orders', p_name => 'ship', p_settings => (select settings from gate.settings))"
 
