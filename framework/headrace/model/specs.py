@@ -150,15 +150,15 @@ class StreamSpec(msgspec.Struct, frozen=True, kw_only=True):
         retain_at_least: Younger messages are kept whatever the stream's size. If that leaves no room,
             publishing is refused (`StreamFull`, in SQL `HR005`) until there is some.
         max_storage: The size on disk above which the oldest messages are removed.
-        one_message_per_key: A new message replaces the previous one of the same key (compaction). It is chosen
-            when the stream is created.
+        one_message_per_key: A new message replaces the previous one of the same key (compaction). It
+            can't be changed after the stream is created.
         dedupe: A payload that equals the latest one of its key is not published, compared by the SHA-256 of its
             JSON, unless that one has a time to live. It needs `one_message_per_key`.
         tombstones: A `null` payload deletes its key, after every consumer has received it. It needs
             `one_message_per_key`.
         dedupe_window: How long message ids are remembered, so that a repeated publish has no effect.
         index_keys: An index of keys, so that the messages of a key or of a filter are found without searching the
-            stream. Publishing takes longer. With `one_message_per_key` there always is one.
+            stream. Publishing takes longer. A stream with `one_message_per_key` always has one.
     """
 
     name: Annotated[str, Setting(example="mystream", fixed=True)]

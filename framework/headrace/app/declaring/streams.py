@@ -62,7 +62,7 @@ class Streams(Consumers):
                 room, publishing is refused (`StreamFull`, in SQL `HR005`) until there is some.
             max_storage: the size on disk above which the oldest messages are removed. In bytes.
             one_message_per_key: a new message replaces the previous one of the same key (compaction).
-                It is chosen when the stream is created.
+                It can't be changed after the stream is created.
             dedupe: a payload that equals the latest one of its key is not published, compared by the
                 SHA-256 of its JSON, unless that one has a time to live. It needs `one_message_per_key`.
             tombstones: a `null` payload deletes its key, after every consumer has received it. It needs
@@ -70,8 +70,8 @@ class Streams(Consumers):
             dedupe_window: how long message ids are remembered, so that a repeated publish has no
                 effect.
             index_keys: an index of keys, so that the messages of a key or of a filter are found without
-                searching the stream. Publishing takes longer. With `one_message_per_key` there always
-                is one.
+                searching the stream. Publishing takes longer. A stream with
+                `one_message_per_key` always has one.
 
         Returns:
             The typed stream, or the name of a stream without a type. Raises `ConfigurationError` for
