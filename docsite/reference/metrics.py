@@ -25,10 +25,11 @@ class _Meter:
             create.removeprefix("create_").removeprefix("observable_").replace("_", " ").replace("up down", "up-down")
         )
 
-        def note(name: str, *arguments: Any, unit: str = "", description: str = "", **_: Any) -> None:
+        def note(name: str, *arguments: Any, unit: str = "", description: str = "", **_: Any) -> Any:
             texts = [one for one in arguments if isinstance(one, str)]
             unit, description = texts or (unit, description)
             self.made.append((f"`{name}`", kind, f"`{unit}`", plain(description)))
+            return self
 
         return note
 
@@ -52,7 +53,7 @@ def instruments() -> list[Row]:
     """Return all instruments of OpenTelemetry, by name."""
     meter: Any = _Meter()
     Metering(meter)
-    Observables(meter)
+    Observables(meter, meter)
     return sorted(meter.made)
 
 

@@ -28,8 +28,9 @@ from headrace.cli.observe.display.source_columns import SOURCES
 from headrace.cli.observe.display.tables import CONSUMERS, PROCESSES, STREAMS
 from headrace.cli.observe.live_app import MIN_PAUSE_RATIO, pause_after
 from headrace.flow.observed import SAMPLES_KEPT, TREND_SAMPLES, Samples, is_growing, reports_by_consumer
-from headrace.model.records import RATE_LIMITED, ConsumerAtWork, WorkerInfo
+from headrace.model.records import ConsumerAtWork, WorkerInfo
 from headrace.model.watching.live import ConsumerRow
+from headrace.model.watching.reasons import RATE_LIMITED
 from headrace.store import CatalogConsumer, LiveCounts
 
 START = datetime(2026, 1, 1, tzinfo=UTC)

@@ -8,8 +8,9 @@ from typing import Any, get_args
 import pytest
 
 from headrace.flow.diagnosis import FEWEST, LATE, WINDOW, Situation, diagnose
-from headrace.model.records import OUTRANKED, RATE_LIMITED, ConsumerAtWork, Percentiles
+from headrace.model.records import ConsumerAtWork, Percentiles
 from headrace.model.watching.diagnosis import Cause, Waiting
+from headrace.model.watching.reasons import OUTRANKED, RATE_LIMITED
 
 
 def report(**facts: Any) -> ConsumerAtWork:

@@ -45,7 +45,7 @@ def test_a_fixed_concurrency_never_moves(actors: int, given_steps: list[tuple[fl
     governor = Governor(actors, actors)
     for now, (_, sample, most) in enumerate(given_steps):
         assert governor.decide(now, sample, most=most).actors == actors
-    assert governor.decision.reason == "fixed"
+    assert governor.decision.reason.text == "fixed"
 
 
 WORKLOADS = {
@@ -115,7 +115,7 @@ def test_a_downstream_that_hangs_keeps_the_minimum() -> None:
     consumer.run(10)
     assert consumer.run(20)[-1].actors <= 4
     assert consumer.run(90)[-1].actors == 1
-    assert any("hardly any finish" in decision.reason for decision in consumer.governor.history)
+    assert any("hardly any finish" in decision.reason.text for decision in consumer.governor.history)
 
 
 @pytest.mark.parametrize(("seconds", "within"), [(0.3, 30), (2, 60), (10, 300)])
@@ -227,7 +227,7 @@ def test_without_memory_to_spare_there_are_no_more_and_soon_fewer() -> None:
     before = consumer.governor.decision.actors
     assert 2 < before < 64
     assert max(tick.actors for tick in consumer.run(10, memory=STOP_MEMORY)) <= before
-    assert any("80% of memory in use" in decision.reason for decision in consumer.governor.history)
+    assert any("80% of memory in use" in decision.reason.text for decision in consumer.governor.history)
     assert consumer.run(5, memory=0.95)[-1].actors == 2
     consumer.run(10, memory=0.5)
     assert rate(consumer.run(5, memory=0.5)) >= 0.9 * 64 / 0.01
@@ -263,6 +263,6 @@ def test_each_decision_has_its_measurements() -> None:
     consumer.run(30)
     history = list(consumer.governor.history)
     assert all(earlier.at <= later.at for earlier, later in itertools.pairwise(history))
-    assert any(decision.reason.endswith(" more did not pay") for decision in history)
+    assert any(decision.reason.text.endswith(" more did not pay") for decision in history)
     assert history[-1].rate == pytest.approx(380, rel=0.15)
     assert history[-1].latency == pytest.approx(0.05, rel=0.4)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
+from pathlib import Path
 from typing import NoReturn
 
 import pytest
 
 from headrace import App, Message, Reject, Telemetry, UnknownStream
 from headrace.flow.governor import Decision
+from headrace.model.watching.reasons import REASONS, Reason
 from headrace.runtime.maintenance.survey import Survey
 from headrace.telemetry.metering import MAX_INTERVAL, MAX_SAMPLES, WINDOW, MeasuredSample
 from tests.runtime.running import Gate, eventually, numbered, parked, running, seek
@@ -150,15 +152,22 @@ async def test_messages_in_work_are_shown_while_they_are(app: App, recorded: Rec
 
 
 @pytest.mark.asyncio
-async def test_the_governors_reason_shows_without_its_numbers(app: App, recorded: Recorded) -> None:
+async def test_the_code_of_the_governors_reason_shows_without_its_numbers(app: App, recorded: Recorded) -> None:
     @app.consumer("orders", concurrency=7)
     async def ship(number: int) -> None: ...
 
     async with running(app):
         assert recorded.value("headrace.consumer.concurrency.reason", reason="fixed") == 1
         assert app._service is not None
-        app._service.pipelines[0].governor.decision = Decision(7, "at most 1,234.5 of 12 had work")
-        assert recorded.value("headrace.consumer.concurrency.reason", reason="at most N of N had work") == 1
+        app._service.pipelines[0].governor.decision = Decision(7, Reason.of("idle", 1234))
+        assert recorded.value("headrace.consumer.concurrency.reason", reason="idle") == 1
+        assert app.statistics()["consumers"]["orders:ship"]["reason"] == "at most 1234 had work"
+
+
+def test_each_reason_is_in_the_documentation() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "telemetry.md").read_text(encoding="utf-8")
+    shown = set(REASONS) - {"deleted"}  # a deleted consumer has no metrics
+    assert {code for code in shown if f"| `{code}` |" not in page} == set()
 
 
 @pytest.mark.asyncio

@@ -59,6 +59,7 @@ def test_a_provider_of_the_users_is_taken_as_it_is() -> None:
         ),
         (lambda: Telemetry(metrics=object()), "metrics=<object"),
         (lambda: Telemetry(prometheus_port=70000), "It must be a port"),
+        (lambda: Telemetry(max_series=0), "max_series=0 is invalid. It must be from 1 to 1,000,000"),
         (lambda: Telemetry(survey=0), "survey=0 is invalid. It must be from 0.1 s"),
         (lambda: Telemetry(shutdown_timeout=-1), "shutdown_timeout=-1 of telemetry"),
     ],

@@ -130,7 +130,7 @@ class Service:
                 if self._shared.loop_watch is not None:
                     self._shared.loop_watch.heartbeat = self._heartbeats.send_blocked
             instruments = self._shared.instruments
-            if instruments is not None and instruments.survey_every is not None:
+            if instruments is not None and instruments.survey_every is not None and self._shared.surveys:
                 names = [(consumer.spec.stream, consumer.spec.name) for consumer in self._consumers]
                 others.start_soon(maintain, "surveying", Survey(self._database, names, instruments).run)
             self._running = True

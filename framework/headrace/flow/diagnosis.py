@@ -12,8 +12,9 @@ from datetime import datetime
 from msgspec import Struct
 
 from headrace.flow.observed import at_work
-from headrace.model.records import OUTRANKED, RATE_LIMITED, ConsumerAtWork, Percentiles
+from headrace.model.records import ConsumerAtWork, Percentiles
 from headrace.model.watching.diagnosis import Cause, Diagnosis, Waiting
+from headrace.model.watching.reasons import OUTRANKED, RATE_LIMITED
 
 BUSY = 0.8
 """The share of the actors that work if they are what limits a consumer."""

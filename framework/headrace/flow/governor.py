@@ -37,6 +37,8 @@ from collections import deque
 
 import msgspec
 
+from headrace.model.watching.reasons import Reason
+
 INTERVAL = 0.1
 """Seconds between samples."""
 
@@ -107,7 +109,7 @@ class Decision(msgspec.Struct, frozen=True):
     """
 
     actors: int
-    reason: str
+    reason: Reason
     at: float = 0.0
     rate: float | None = None
     latency: float | None = None
@@ -158,7 +160,7 @@ class Governor:
 
     def __init__(self, low: int, high: int, *, now: float = 0.0) -> None:
         self.low, self.high = low, high
-        self.decision = Decision(low, "the configured minimum" if low < high else "fixed", now)
+        self.decision = Decision(low, Reason.of("minimum" if low < high else "fixed"), now)
         self.history: deque[Decision] = deque([self.decision], REMEMBERED)
         self._then: float | None = None
         self._rate: float | None = None  # the last measurement
@@ -211,10 +213,10 @@ class Governor:
         actors = self.decision.actors
         if sample.memory is not None and sample.memory >= SHRINK_MEMORY and actors > self.low:
             self._fresh(AGAIN)
-            self._change(now, max(self.low, actors * 3 // 4), f"{sample.memory:.0%} of memory in use")
+            self._change(now, max(self.low, actors * 3 // 4), Reason.of("memory", sample.memory))
         elif actors > high:
             self._fresh(AGAIN)
-            self._change(now, high, f"bound of {high}")
+            self._change(now, high, Reason.of("maximum", high))
         elif not self._full(sample):
             self._slack(now, sample)
         else:
@@ -240,7 +242,7 @@ class Governor:
             self._peak, self._peak_since = sample.busy, now
             if peak * 2 <= actors and actors > self.low:
                 self._fresh(AGAIN)
-                self._change(now, max(self.low, math.ceil(peak * 1.5)), f"at most {peak} had work")
+                self._change(now, max(self.low, math.ceil(peak * 1.5)), Reason.of("idle", peak))
 
     def _watch(self, now: float, seconds: float, sample: Sample, high: int) -> None:
         window = self._window
@@ -285,15 +287,15 @@ class Governor:
         if late and not window.calls and not self._confirmed:
             self._expected = None
         if self._expected is None:
-            few = "few have" if window.calls or not window.settling else "none has"
-            self._move(now, actors * 2, sample, high, f"{few} finished yet")
+            few = "few_finished" if window.calls or not window.settling else "none_finished"
+            self._move(now, actors * 2, sample, high, few)
         elif late and actors > self.low:
             doubt.patience *= 2
             self._doubt = doubt
             self._fresh(STEPS[0])
             fewer = max(self.low, actors // 2)
             self._up = fewer == self.low
-            self._change(now, fewer, "hardly any finish now")
+            self._change(now, fewer, Reason.of("stalled"))
 
     def _learn(self, doubt: Doubt, calls: int, worked: float) -> None:
         """Learn how long calls take, when all that were in doubt have ended, or others instead of them."""
@@ -365,39 +367,33 @@ class Governor:
 
     def _try(self, now: float, actors: int, sample: Sample, high: int) -> bool:
         """Begin a trial with about this many actors. Returns whether that is possible."""
-        why = "all are busy" if self._up else "fewer may do as well"
-        self._trial = self._move(now, actors, sample, high, f"trying: {why}")
+        self._trial = self._move(now, actors, sample, high, "trying_more" if self._up else "trying_fewer")
         return self._trial
 
-    def _move(self, now: float, actors: int, sample: Sample, high: int, reason: str) -> bool:
+    def _move(self, now: float, actors: int, sample: Sample, high: int, code: str) -> bool:
         before = self.decision.actors
         if actors > before:
             if sample.memory is not None and sample.memory >= STOP_MEMORY:
-                self._note(now, before, f"no more: {sample.memory:.0%} of memory in use")
+                self._note(now, before, Reason.of("memory_full", sample.memory))
                 return False
             actors = min(actors, high, before + sample.ready)
         actors = max(actors, self.low)
         if actors != before:
-            self._change(now, actors, reason)
+            self._change(now, actors, Reason.of(code))
         return actors != before
 
-    def _change(self, now: float, actors: int, reason: str) -> None:
+    def _change(self, now: float, actors: int, reason: Reason) -> None:
         self._note(now, actors, reason)
         self._window = Window(actors)
 
-    def _note(self, now: float, actors: int, reason: str) -> None:
+    def _note(self, now: float, actors: int, reason: Reason) -> None:
         if (actors, reason) != (self.decision.actors, self.decision.reason):
             self.decision = Decision(actors, reason, now, self._rate, self._latency)
             self.history.append(self.decision)
 
 
-def _verdict(base: Window, trial: Window, *, kept: bool) -> str:
+def _verdict(base: Window, trial: Window, *, kept: bool) -> Reason:
     """Say what a trial has shown, in few words, since they are a cell of a table."""
     step = abs(trial.actors - base.actors)
-    if trial.actors > base.actors:
-        return f"{_number(step)} more paid off" if kept else f"{_number(step)} more did not pay"
-    return f"{_number(step)} fewer did as well" if kept else f"{_number(step)} fewer did less"
-
-
-def _number(count: int) -> str:
-    return "one" if count == 1 else str(count)
+    tried = "more" if trial.actors > base.actors else "fewer"
+    return Reason.of(f"{tried}_{'kept' if kept else 'undone'}", "one" if step == 1 else step)

@@ -10,10 +10,11 @@ from datetime import datetime
 import msgspec
 
 from headrace.model.capture import CaptureInfo
-from headrace.model.records import RATE_LIMITED, ConsumerAtWork, WorkerInfo
+from headrace.model.records import ConsumerAtWork, WorkerInfo
 from headrace.model.text.counting import count
 from headrace.model.watching.diagnosis import Cause
 from headrace.model.watching.live import ConsumerState, SourceState
+from headrace.model.watching.reasons import RATE_LIMITED
 
 PROBLEM_STATES: frozenset[SourceState] = frozenset(("stopped", "alarm", "degraded", "waiting", "unattended"))
 """States that are sorted first, because there may be no room for all sources."""

@@ -305,13 +305,6 @@ class DeadLetterGroup(msgspec.Struct, frozen=True, kw_only=True):
     """The highest seq of them."""
 
 
-RATE_LIMITED = "held by rate limit "
-"""How the reason of a consumer begins that its rate limit holds back. The limit follows."""
-
-OUTRANKED = "higher priority goes first"
-"""The reason of a consumer that waits for those of higher priority in its process."""
-
-
 class Percentiles(msgspec.Struct, frozen=True):
     """Durations in seconds: half of all messages take at most `p50`, 95 % at most `p95`, and 99 % at most `p99`."""
 

@@ -3,7 +3,7 @@ return run once per message."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -55,6 +55,12 @@ class Instruments(Protocol):
 
     survey_every: float | None
 
+    def consumer_begins(self, spec: ConsumerSpec) -> None:
+        """Called when a pipeline of a consumer is made."""
+
+    def consumer_deleted(self, spec: ConsumerSpec) -> None:
+        """Called when the consumer of the pipeline that was made with this spec turned out to be deleted."""
+
     def publishing(self, stream: str, headers: Sequence[str | None]) -> AbstractContextManager[Sending]:
         """Enter around a publish. Takes the headers of its messages as JSON text, and returns the
         headers to send, which carry the trace."""
@@ -74,5 +80,8 @@ class Instruments(Protocol):
     def dead_lettered(self, spec: ConsumerSpec, message: Any, reason: str, error: BaseException) -> None:
         """Report that a message has become a dead letter."""
 
-    def surveyed(self, consumers: Iterable[ConsumerInfo]) -> None:
-        """Report the state in the store of this process's consumers."""
+    def published(self) -> Collection[str]:
+        """Return the names of the streams that this process has published to, and that are not known to be deleted."""
+
+    def surveyed(self, consumers: Iterable[ConsumerInfo], deleted: Iterable[str]) -> None:
+        """Report the state in the store of this process's consumers, and which of the `published` streams are deleted."""

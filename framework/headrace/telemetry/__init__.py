@@ -8,6 +8,7 @@ OpenTelemetry.
       tracing        spans
       carrier        the trace context in a message's headers
       metering       histograms and counters
+      series         forgets the series of what is gone
       observables    observable gauges and counters, read at collection
 
 Only `settings` is imported while telemetry is off. It imports nothing of OpenTelemetry.

@@ -55,7 +55,7 @@ class Instrumentation:
         if providers.meter is not None:
             self._metering = Metering(providers.meter)
             self._observables = observables_of(providers.meters, providers.meter)
-            self._observables.sources.append(self._source)
+            self._observables.join(self._source, self._metering.instruments)
             self.survey_every = telemetry.survey
 
     @property
@@ -63,9 +63,23 @@ class Instrumentation:
         """The port at which metrics can be scraped."""
         return self._providers.port
 
-    def surveyed(self, consumers: Iterable[ConsumerInfo]) -> None:
-        """Set the state of this app's consumers in the store, for the gauges."""
+    def consumer_begins(self, spec: ConsumerSpec) -> None:
+        """Keep the metrics of a consumer from now on."""
+        self._source.consumers[spec.stream, spec.name] = spec
+
+    def consumer_deleted(self, spec: ConsumerSpec) -> None:
+        """Forget the metrics of a consumer, unless there is another pipeline for one of that name by now."""
+        if self._source.consumers.get((spec.stream, spec.name)) is spec:
+            del self._source.consumers[spec.stream, spec.name]
+
+    def published(self) -> frozenset[str]:
+        """The streams that were published to, and that are not known to be deleted."""
+        return frozenset(self._source.streams)
+
+    def surveyed(self, consumers: Iterable[ConsumerInfo], deleted: Iterable[str]) -> None:
+        """Set the state of this app's consumers in the store, for the gauges, and forget the metrics of deleted streams."""
         self._source.surveyed = {(info.stream, info.name): info for info in consumers}
+        self._source.streams.difference_update(deleted)
 
     def process(self, spec: ConsumerSpec, call: Call, *, batch: bool) -> Call:
         """Wrap the handler's call to measure and trace it."""
@@ -93,7 +107,7 @@ class Instrumentation:
     def publishing(self, stream: str, headers: Sequence[str | None]) -> Iterator[Sending]:
         """Measure and trace a publish."""
         attributes = _operation_attributes("publish", "send", stream)
-        with self._timed(attributes, sent=len(headers)):
+        with self._timed(attributes, stream, sent=len(headers)):
             if self._tracing is None:
                 yield Sending(headers)
                 return
@@ -126,7 +140,7 @@ class Instrumentation:
             self._tracing.dead_lettered(spec, message, {**attributes, names.REASON: reason}, error)
 
     @contextmanager
-    def _timed(self, attributes: Attributes, *, sent: int = 0) -> Iterator[None]:
+    def _timed(self, attributes: Attributes, published: str | None = None, *, sent: int = 0) -> Iterator[None]:
         began = perf_counter()
         error: BaseException | None = None
         try:
@@ -136,6 +150,8 @@ class Instrumentation:
             raise
         finally:
             if self._metering is not None:
+                if published is not None:
+                    attributes = self._source.published(published, attributes, error)
                 self._metering.operated(attributes, perf_counter() - began, error, sent=sent)
 
     async def flush(self) -> None:
@@ -148,7 +164,7 @@ class Instrumentation:
             await self._providers.stop()
         finally:
             if self._observables is not None:
-                self._observables.sources.remove(self._source)
+                self._observables.leave(self._source)
 
 
 class Sample:

@@ -4,11 +4,11 @@ published messages.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from time import perf_counter
 from typing import Any
 
-from opentelemetry.metrics import Meter
+from opentelemetry.metrics import Instrument, Meter
 
 from headrace.model.outcomes import Reject, Retry, Snooze, deciding
 from headrace.model.text.error_text import error_type
@@ -28,10 +28,13 @@ one shows soon.
 
 
 class Metering:
-    """Counts and times the operations of one app.
+    """Counts and times operations.
 
     Args:
         meter: creates the instruments.
+
+    Attributes:
+        instruments: all of them.
     """
 
     def __init__(self, meter: Meter) -> None:
@@ -48,6 +51,7 @@ class Metering:
             "How long handlers take, of a sample.",
             explicit_bucket_boundaries_advisory=names.BUCKETS,
         )
+        self.instruments: Sequence[Instrument] = (self._sent, self._operation, self._process)
 
     def operated(self, attributes: Attributes, seconds: float, error: BaseException | None, *, sent: int = 0) -> None:
         """Record the duration of a publish of `sent` messages, a lease call or a settle call."""

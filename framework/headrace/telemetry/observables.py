@@ -1,23 +1,30 @@
 """Observable counters and gauges, which read counts that the app keeps anyway when a collector asks for them.
 
-OpenTelemetry keeps an observable instrument and its callback for as long as the provider lives. So there is
-one board per provider, and apps are added to it and removed from it.
+OpenTelemetry keeps an instrument and its callback for as long as the provider lives. So there is one board per provider,
+and apps are added to it and removed from it. When a collector asks, the board has the SDK forget the series of what is
+gone.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from time import time
 from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
-from opentelemetry.metrics import CallbackOptions, Meter, MeterProvider, Observation
+from opentelemetry.metrics import CallbackOptions, Instrument, Meter, MeterProvider, Observation
 
+from headrace.model.errors import UnknownStream
+from headrace.model.log import Log
 from headrace.model.records import ConsumerInfo
+from headrace.model.specs import ConsumerSpec
 from headrace.telemetry import names
+from headrace.telemetry.metering import Attributes
+from headrace.telemetry.series import LIMIT_NEAR, KeptSeries
 from headrace.telemetry.settings import Statistics
+
+log = Log("headrace")
 
 
 class Metric(NamedTuple):
@@ -60,7 +67,9 @@ STORED = (
     Metric("headrace.consumer.blocked", "blocked", "{message}", "Dead letters that block their key."),
     Metric("headrace.consumer.dead_letters", "dead_letters", "{message}", "Current number of dead letters."),
 )
-REASON = Metric("headrace.consumer.concurrency.reason", "", "1", "1, with the governor's reason, without its numbers.")
+REASON = Metric(
+    "headrace.consumer.concurrency.reason", "", "1", "1, with the code of the reason for the number of actors."
+)
 BREAKER = Metric(
     "headrace.consumer.breaker", "", "1", "1 while the circuit breaker is open or probes, 0 while it is closed."
 )
@@ -120,22 +129,53 @@ class AppSource:
 
     Attributes:
         surveyed: the state of its consumers in the store at the last survey.
+        consumers: the consumers that it has a pipeline for, by stream and name, with the spec of the latest pipeline.
+        streams: the streams that it has published to.
     """
 
     def __init__(self, statistics: Statistics) -> None:
         self.statistics = statistics
         self.surveyed: Mapping[tuple[str, str], ConsumerInfo] = {}
+        self.consumers: dict[tuple[str, str], ConsumerSpec] = {}
+        self.streams: set[str] = set()
+
+    def published(self, stream: str, attributes: Attributes, error: BaseException | None) -> Attributes:
+        """Return the attributes with which a publish is recorded. They don't name an unknown stream, because nothing limits
+        the number of such names."""
+        if not isinstance(error, UnknownStream):
+            self.streams.add(stream)
+            return attributes
+        self.streams.discard(stream)
+        return {name: value for name, value in attributes.items() if name != names.DESTINATION}
+
+
+class Reading:
+    """The statistics of all apps, read once for a collection. To make them for each instrument would take most of its time.
+
+    Attributes:
+        statistics: those of each app.
+        metrics: the metrics that have been made of it. When one is made again, the next collection has begun.
+    """
+
+    def __init__(self, sources: Iterable[AppSource]) -> None:
+        self.statistics = [source.statistics() for source in sources]
+        self.metrics: set[str] = set()
 
 
 class Observables:
-    """The observable instruments of one provider.
+    """The instruments of one provider.
 
     Attributes:
         sources: the connected apps.
     """
 
-    def __init__(self, meter: Meter) -> None:
+    def __init__(self, provider: MeterProvider, meter: Meter) -> None:
         self.sources: list[AppSource] = []
+        self._series = partial(KeptSeries, ref(provider))  # weak, because it is the key of this board
+        self._recorded: dict[str, KeptSeries] = {}
+        self._ended = AppSource(dict)
+        self._reading = Reading(())
+        self._limit_reported = False
         for metric in COUNTERS:
             self._observe(meter.create_observable_counter, metric, self._counted)
         for metric in GAUGES:
@@ -163,11 +203,63 @@ class Observables:
         self._observe(meter.create_observable_up_down_counter, connections, self._connections)
         self._observe(meter.create_observable_up_down_counter, maximum, self._pooled)
 
-    def _observe(self, create: Any, metric: Metric, read: Callable[[str], Iterable[Observation]]) -> None:
-        def callback(source: str, _: CallbackOptions) -> Iterable[Observation]:
-            return read(source)
+    def join(self, source: AppSource, instruments: Iterable[Instrument]) -> None:
+        """Add an app.
 
-        create(metric.name, [partial(callback, metric.source)], unit=metric.unit, description=metric.description)
+        Args:
+            instruments: those in which it records. Apps of one provider have the same.
+        """
+        self.sources.append(source)
+        for instrument in instruments:
+            kept = self._series(instrument, synchronous=True)
+            self._recorded[kept.name] = kept
+
+    def leave(self, source: AppSource) -> None:
+        """Remove an app that has ended. What was recorded of it is kept, since it may not have been exported yet."""
+        self.sources.remove(source)
+        self._ended.consumers |= source.consumers
+        self._ended.streams |= source.streams
+
+    def _observe(self, create: Any, metric: Metric, read: Callable[[str], Iterable[Observation]]) -> None:
+        def callback(_: CallbackOptions) -> Iterable[Observation]:
+            self._read(metric.name)
+            observations = list(read(metric.source))
+            observed = {frozenset((one.attributes or {}).items()) for one in observations}
+            kept.forget(lambda attributes: frozenset(attributes.items()) in observed)
+            self._check_limit(metric.name, kept)
+            return observations
+
+        kept = self._series(create(metric.name, [callback], unit=metric.unit, description=metric.description))
+
+    def _read(self, metric: str) -> None:
+        """Read the statistics if a collection begins, and forget what was recorded of consumers and streams that are gone."""
+        if metric in self._reading.metrics or not self._reading.metrics:
+            self._reading = Reading(list(self.sources))
+            for kept in list(self._recorded.values()):
+                kept.forget(self._is_live)
+                self._check_limit(kept.name, kept)
+        self._reading.metrics.add(metric)
+
+    def _is_live(self, attributes: Mapping[str, Any]) -> bool:
+        """Return whether an app has the consumer, or the stream if there is no consumer, of recorded attributes."""
+        stream, consumer = attributes.get(names.DESTINATION), attributes.get(names.GROUP)
+        sources = [*self.sources, self._ended]
+        if consumer is not None:
+            return any((stream, consumer) in source.consumers for source in sources)
+        return stream is None or any(stream in source.streams for source in sources)
+
+    def _check_limit(self, metric: str, kept: KeptSeries) -> None:
+        """Log once if a metric is near the limit of its series."""
+        fullest = None if self._limit_reported else kept.fullest()
+        if fullest is not None and fullest.series >= fullest.limit * LIMIT_NEAR:
+            self._limit_reported = True
+            log.warning(
+                "metric near its limit of series",
+                metric=metric,
+                series=fullest.series,
+                limit=fullest.limit,
+                hint="OpenTelemetry folds all further series into one: raise max_series of Telemetry, or the limit of your provider",
+            )
 
     def _counted(self, count: str) -> Iterator[Observation]:
         for consumer, counts in self._consumers():
@@ -175,7 +267,7 @@ class Observables:
 
     def _reasons(self, _: str) -> Iterator[Observation]:
         for consumer, counts in self._consumers():
-            yield Observation(1, {**consumer, names.REASON: _NUMBER.sub("N", counts["reason"])})
+            yield Observation(1, {**consumer, names.REASON: counts["reason_code"]})
 
     def _breakers(self, _: str) -> Iterator[Observation]:
         for consumer, counts in self._consumers():
@@ -183,22 +275,22 @@ class Observables:
                 yield Observation(int(breaker["state"] != "closed"), consumer)
 
     def _consumers(self) -> Iterator[tuple[dict[str, str], Mapping[str, Any]]]:
-        for source in list(self.sources):
-            for name, counts in source.statistics().get("consumers", {}).items():
+        for statistics in self._reading.statistics:
+            for name, counts in statistics.get("consumers", {}).items():
                 if "actors" in counts and not counts.get("deleted"):  # a push consumer that failed has no counts
                     yield consumer_attributes(*name.rsplit(":", 1)), counts
 
     def _jobs(self, count: str) -> Iterator[Observation]:
         """Observe Spark jobs. A handler without a job has no observation."""
-        for source in list(self.sources):
-            for name, counts in source.statistics().get("spark", {}).items():
+        for statistics in self._reading.statistics:
+            for name, counts in statistics.get("spark", {}).items():
                 if counts.get("started") is not None:
                     yield Observation(counts[count], consumer_attributes(*name.rsplit(":", 1)))
 
     def _queries(self, field: str) -> Iterator[Observation]:
         """Observe the streams of streaming queries on Spark, as of their last progress."""
-        for source in list(self.sources):
-            for query in source.statistics().get("queries", {}).values():
+        for statistics in self._reading.statistics:
+            for query in statistics.get("queries", {}).values():
                 for stream in query["streams"]:
                     yield Observation(
                         stream[field],
@@ -225,8 +317,8 @@ class Observables:
                 yield Observation(int(counts["alarm"] is not None), attributes)
 
     def _captures(self) -> Iterator[tuple[Mapping[str, Any], dict[str, str]]]:
-        for source in list(self.sources):
-            for name, counts in source.statistics().get("sources", {}).items():
+        for statistics in self._reading.statistics:
+            for name, counts in statistics.get("sources", {}).items():
                 yield (
                     counts,
                     {names.SYSTEM: names.SYSTEM_NAME, names.DESTINATION: counts["stream"], names.SOURCE: name},
@@ -247,17 +339,16 @@ class Observables:
             yield Observation(counts["open"] - counts["idle"], {**_POOL, names.STATE: "used"})
 
     def _event_loops(self, count: str) -> Iterator[Observation]:
-        for source in list(self.sources):
-            if counts := source.statistics().get("event_loop"):
+        for statistics in self._reading.statistics:
+            if counts := statistics.get("event_loop"):
                 yield Observation(counts[count], {names.SYSTEM: names.SYSTEM_NAME})
 
     def _pools(self) -> Iterator[Mapping[str, Any]]:
-        for source in list(self.sources):
-            if counts := source.statistics().get("connections"):
+        for statistics in self._reading.statistics:
+            if counts := statistics.get("connections"):
                 yield counts
 
 
-_NUMBER = re.compile(r"\d[\d.,]*")  # otherwise each decision would be a new series
 _POOL = {names.POOL: names.SYSTEM_NAME}
 _observables: WeakKeyDictionary[MeterProvider, Observables] = WeakKeyDictionary()
 
@@ -266,7 +357,7 @@ def observables_of(provider: MeterProvider, meter: Meter) -> Observables:
     """The board of a provider. There is one per provider."""
     observables = _observables.get(provider)
     if observables is None:
-        observables = _observables[provider] = Observables(meter)
+        observables = _observables[provider] = Observables(provider, meter)
     return observables
 
 

@@ -29,10 +29,14 @@ from headrace.telemetry import names
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.metrics.export import MetricReader
+    from opentelemetry.sdk.metrics.view import View
 
     from headrace.telemetry.settings import Telemetry
 
 log = Log("headrace")
+
+SCOPE = "headrace"
+"""The name of the tracer and of the meter: the instrumentation scope."""
 
 PROMETHEUS_PORTS = 64
 """The number of ports that are tried, from the first one on."""
@@ -69,10 +73,10 @@ class Providers:
 
     def _set_up(self, telemetry: Telemetry) -> None:
         if telemetry.traces is not None:
-            self.tracer = self._tracers(telemetry.traces).get_tracer("headrace", _version(), names.SCHEMA)
+            self.tracer = self._tracers(telemetry.traces).get_tracer(SCOPE, _version(), names.SCHEMA)
         if telemetry.metrics is not None or telemetry.prometheus_registry is not None:
             self.meters = self._meters(telemetry)
-            self.meter = self.meters.get_meter("headrace", _version(), names.SCHEMA)
+            self.meter = self.meters.get_meter(SCOPE, _version(), names.SCHEMA)
 
     def _tracers(self, target: Any) -> trace.TracerProvider:
         if target == "global":
@@ -102,7 +106,8 @@ class Providers:
             return telemetry.metrics  # type: ignore[no-any-return]
         from opentelemetry.sdk.metrics import MeterProvider
 
-        provider = MeterProvider(list(self._readers(telemetry)), shutdown_on_exit=False)
+        readers = list(self._readers(telemetry))
+        provider = MeterProvider(readers, shutdown_on_exit=False, views=_views(telemetry.max_series))
         self._flush.append(provider.force_flush)
         self._shutdown.append(provider.shutdown)
         return provider
@@ -162,6 +167,16 @@ class Providers:
             thread.start()
         if threads:
             await anyio.to_thread.run_sync(_join, threads, self._timeout, limiter=anyio.CapacityLimiter(1))
+
+
+def _views(max_series: int) -> Sequence[View]:
+    """Return the view that sets the limit of series for each of Headrace's metrics."""
+    from opentelemetry.sdk.metrics.view import View
+
+    try:
+        return (View(meter_name=SCOPE, aggregation_cardinality_limit=max_series),)
+    except TypeError:  # SDKs before 1.45.2 have no limit
+        return ()
 
 
 def _join(threads: Iterable[threading.Thread], timeout: float) -> None:

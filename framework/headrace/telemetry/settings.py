@@ -15,6 +15,9 @@ METRICS = ("global", "otlp", "prometheus", "console")
 Statistics = Callable[[], Mapping[str, Any]]
 """The type of `App.statistics`: "consumers", by stream:name, "connections", and more."""
 
+MAX_SERIES = 1_000_000
+"""The highest limit of series of one metric. One takes about 2 kB of memory."""
+
 OFF = frozenset(("off", "none", "false", "no", "0"))
 
 
@@ -37,6 +40,9 @@ class Telemetry(msgspec.Struct, frozen=True, kw_only=True):
             port. If several processes run, each takes the first free port from this one on.
         prometheus_registry: a `CollectorRegistry` of prometheus_client, which also gets the metrics. With
             "prometheus" it replaces the port. For programs that serve their own metrics page.
+        max_series: the largest number of series of one metric: of consumers, and of streams that are published to, each
+            with the errors that it had. OpenTelemetry folds further ones into one series. For the providers that Headrace
+            sets up.
         survey: seconds between two surveys of the consumers in the store, which measure lag, parked and
             blocked messages.
         shutdown_timeout: seconds that exporters have at shutdown to send what they still hold.
@@ -50,6 +56,7 @@ class Telemetry(msgspec.Struct, frozen=True, kw_only=True):
     prometheus_host: str | None = None
     prometheus_port: int | None = None
     prometheus_registry: Any = None
+    max_series: int = 20_000
     survey: float = 10.0
     shutdown_timeout: float = 5.0
 
@@ -60,6 +67,8 @@ class Telemetry(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigurationError(
                 f"prometheus_port={self.prometheus_port} is invalid. It must be a port, or 0 for any."
             )
+        if not 1 <= self.max_series <= MAX_SERIES:
+            raise ConfigurationError(f"max_series={self.max_series} is invalid. It must be from 1 to {MAX_SERIES:,}.")
         if not 0.1 <= self.survey <= 3600:
             raise ConfigurationError(f"survey={self.survey:g} is invalid. It must be from 0.1 s to an hour.")
         if not 0 <= self.shutdown_timeout <= 300:

@@ -45,10 +45,17 @@ class Survey:
             await anyio.sleep(self._instruments.survey_every)
 
     async def once(self) -> None:
-        """Read the state of each consumer, and report it to the instruments. Deleted consumers are
+        """Read the state of each consumer, and report it to the instruments. Deleted consumers and streams are
         left out. Raises `StoreUnavailable`."""
         found = [await self._ask(stream, name) for stream, name in self._consumers]
-        self._instruments.surveyed(info for info in found if info is not None)
+        deleted = await self._deleted(frozenset(self._instruments.published()))
+        self._instruments.surveyed((info for info in found if info is not None), deleted)
+
+    async def _deleted(self, streams: frozenset[str]) -> frozenset[str]:
+        """Return which of these streams no longer exist."""
+        if not streams:
+            return streams
+        return streams.difference(name for _, _, name in await store.streams_named(self._database, streams))
 
     async def _ask(self, stream: str, name: str) -> ConsumerInfo | None:
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
@@ -19,9 +20,9 @@ from headrace.flow.signal import Signal
 from headrace.flow.wide import WideLanes
 from headrace.model.errors import StoreUnavailable, UnknownConsumer
 from headrace.model.handling import Handling
-from headrace.model.records import OUTRANKED, RATE_LIMITED
 from headrace.model.specs import ConsumerSpec
 from headrace.model.watching import history_log
+from headrace.model.watching.reasons import Reason
 from headrace.runtime.execution.actors import Actors, Work
 from headrace.runtime.execution.batch_executor import BatchExecutor
 from headrace.runtime.execution.durations import Durations
@@ -161,6 +162,9 @@ class Pipeline:
         self.fetcher = Fetcher(shared, stored, leased, intake, self.settler, verifier, self.breaker)
 
         self.on_gone = Signal()
+        if shared.instruments is not None:
+            shared.instruments.consumer_begins(spec)
+            self.on_gone.connect(partial(shared.instruments.consumer_deleted, spec))
         self._stop = anyio.Event()
         self._ending = anyio.Event()  # set when it was stopped or the consumer is deleted
         self._ended = anyio.Event()
@@ -268,17 +272,17 @@ class Pipeline:
             **self.actors.statistics(),
         }
 
-    def _reason(self, now: float) -> str:
+    def _reason(self, now: float) -> Reason:
         """Return the reason for the number of actors."""
         if self.gone:
-            return "it was deleted: start this process again to declare it again"
+            return Reason.of("deleted")
         if self.breaker is not None and not self.breaker.closed:
-            return "its circuit breaker is open"
+            return Reason.of("breaker")
         if self.actors.held:
-            return OUTRANKED
+            return Reason.of("priority")
         limit = self.settings.spec.rate_limit
         if limit is not None and now - self.fetcher.calls.limited_at <= max(LIMITED, 2 / limit):
-            return f"{RATE_LIMITED}{limit:g}/s"
+            return Reason.of("rate_limit", limit)
         return self.governor.decision.reason
 
     def _scaling(self) -> dict[str, Any]:
@@ -287,13 +291,19 @@ class Pipeline:
         now = self._clock()
         reason = self._reason(now)
         decisions = [
-            {"ago": now - d.at, "actors": d.actors, "reason": d.reason, "rate": d.rate, "latency": d.latency}
+            {"ago": now - d.at, "actors": d.actors, "reason": d.reason.text, "rate": d.rate, "latency": d.latency}
             for d in list(self.governor.history)  # copied, because exporters call this from other threads, too
         ]
         breaker = {} if self.breaker is None else {"breaker": self.breaker.statistics()}
         measured = self._durations.percentiles(now)
         durations = None if measured is None else msgspec.structs.asdict(measured)
-        return {"reason": reason, "decisions": decisions, "durations": durations, **breaker}
+        return {
+            "reason": reason.text,
+            "reason_code": reason.code,
+            "decisions": decisions,
+            "durations": durations,
+            **breaker,
+        }
 
 
 def _tracker(spec: ConsumerSpec, handling: Handling, shared: Shared) -> InFlightTracker[Message]:

@@ -63,7 +63,7 @@ class Scaler:
                 consumer=self._name,
                 before=actors.wanted,
                 actors=decision.actors,
-                reason=decision.reason,
+                reason=decision.reason.text,
             )
             actors.resize(decision.actors)
             actors.wake()

@@ -35,6 +35,7 @@ class Shared(msgspec.Struct, frozen=True, kw_only=True):
         middleware: what runs around handlers, the outermost first.
         dead_letter_hooks: what is called for each message that becomes a dead letter.
         instruments: telemetry, or None when it is off.
+        surveys: whether this app surveys its own database for telemetry, which knows one database only.
         priorities: the priority ranks of the consumers.
         time: the clocks.
         witness: the test kit's hooks, or None.
@@ -51,6 +52,7 @@ class Shared(msgspec.Struct, frozen=True, kw_only=True):
     middleware: Sequence[Middleware] = ()
     dead_letter_hooks: Sequence[DeadLetterHook] = ()
     instruments: Instruments | None = None
+    surveys: bool = True
     priorities: Priorities = msgspec.field(default_factory=Priorities)
     reads: SharedReads = msgspec.field(default_factory=SharedReads)
     time: Time = SYSTEM_TIME

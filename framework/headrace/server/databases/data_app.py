@@ -40,4 +40,4 @@ class DataApp(App):
     def _shared(self, dependencies: Dependencies) -> Shared:
         instruments = self._home._instruments
         self._publisher.instruments = instruments
-        return msgspec.structs.replace(super()._shared(dependencies), instruments=instruments)
+        return msgspec.structs.replace(super()._shared(dependencies), instruments=instruments, surveys=False)
