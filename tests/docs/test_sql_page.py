@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from headrace import store
@@ -85,6 +86,25 @@ async def test_views_show_dead_letters_and_what_waits_behind_them(database: stor
     assert [tuple(letter.values()) for letter in letters] == [("orders", "ship", 1, "orders.a", True)]
     parked = await database.fetch("select seq, due_at from headrace.parked")
     assert all(row["seq"] == 2 for row in parked)
+
+
+@pytest.mark.asyncio
+async def test_times_without_end_are_infinite_which_psycopg_reads_as_text_only(
+    database: store.Database, declare: Declare, dsn: str
+) -> None:
+    reader = await declare()
+    await publish(database, "orders.a")
+    await reader.nack(await reader.lease(limit=1), 1)
+    await store.pause(database, reader.id)
+    infinite = {
+        "select paused_until{} from headrace.consumers": "infinity",
+        "select due_at{} from headrace.parked": "-infinity",
+    }
+    with psycopg.connect(dsn) as connection:
+        for query, text in infinite.items():
+            assert connection.execute(query.format("::text")).fetchall() == [(text,)]
+            with pytest.raises(psycopg.DataError):
+                connection.execute(query.format("")).fetchall()
 
 
 @pytest.mark.asyncio
