@@ -20,6 +20,13 @@ from headrace.store.database.errors import translated
 _ANSWERS = {True: "ok", False: "refused", None: "unknown"}
 
 
+def handled_by(consumer: StoredConsumer, message: Message) -> store.Handled | None:
+    """Return how this process has handled a message until now. None if the consumer keeps no history."""
+    if consumer.settings.spec.history is None:
+        return None
+    return store.Handled(store.process_name(), message.lease.note_end(message.seq, consumer.time.clock()))
+
+
 class RolledBack(HeadraceError):
     """The transaction in which a handler acked its message was rolled back. The message is delivered again."""
 
@@ -28,6 +35,7 @@ class TransactionAcks:
     """Acks messages of one consumer in the transactions of its handlers."""
 
     def __init__(self, consumer: StoredConsumer) -> None:
+        self._stored = consumer
         self._database = consumer.database
         self._consumer = consumer.id
         self._name = consumer.settings.spec.name
@@ -41,7 +49,13 @@ class TransactionAcks:
         with translated("the given connection"):
             lease, now = message.lease, self._now()
             message.xid = await store.ack(
-                executor, self._consumer, [lease.id], [message.seq], now=now, history=lease.history
+                executor,
+                self._consumer,
+                [lease.id],
+                [message.seq],
+                now=now,
+                history=lease.history,
+                handled=handled_by(self._stored, message),
             )
         message.settled = True
         if history_log.LOG is not None:
