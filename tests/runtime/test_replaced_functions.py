@@ -100,7 +100,7 @@ async def test_an_ack_in_a_transaction_that_hits_replaced_functions_costs_no_att
         attempts.note(message.attempt)
         if len(attempts.notes) == 1:
             await database.fetch(
-                "alter function headrace.ack(int, bigint[], bigint[], timestamptz, uuid) rename to gone"
+                "alter function headrace.ack(int, bigint[], bigint[], timestamptz, uuid, text, real) rename to gone"
             )
 
     async with running(app):
