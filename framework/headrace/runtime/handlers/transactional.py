@@ -31,7 +31,6 @@ from headrace.runtime.messages.message import Message
 from headrace.runtime.messages.publisher import Publisher
 from headrace.runtime.messages.staged import StagedMessages
 from headrace.runtime.messages.transaction import Transaction
-from headrace.runtime.settling.transaction_acks import handled_by
 from headrace.runtime.stored_consumer import StoredConsumer
 from headrace.store.database.retry import DatabaseRetry
 
@@ -178,7 +177,7 @@ class Transactional:
             )
 
         begin_next = begin_next and self._lanes.waiting > 0
-        handled = handled_by(self._stored, done[0])  # the messages of a batch take the same time
+        handled = self._stored.handled(done[0])  # the messages of a batch take the same time
         await transaction.ack_and_commit(
             acks, self._commits, now=now, history=history, handled=handled, begin_next=begin_next
         )

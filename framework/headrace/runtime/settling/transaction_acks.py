@@ -20,13 +20,6 @@ from headrace.store.database.errors import translated
 _ANSWERS = {True: "ok", False: "refused", None: "unknown"}
 
 
-def handled_by(consumer: StoredConsumer, message: Message) -> store.Handled | None:
-    """Return how this process has handled a message until now. None if the consumer keeps no history."""
-    if consumer.settings.spec.history is None:
-        return None
-    return store.Handled(store.process_name(), message.lease.note_end(message.seq, consumer.time.clock()))
-
-
 class RolledBack(HeadraceError):
     """The transaction in which a handler acked its message was rolled back. The message is delivered again."""
 
@@ -55,7 +48,7 @@ class TransactionAcks:
                 [message.seq],
                 now=now,
                 history=lease.history,
-                handled=handled_by(self._stored, message),
+                handled=self._stored.handled(message),
             )
         message.settled = True
         if history_log.LOG is not None:
