@@ -11,6 +11,7 @@ from msgspec import Meta, Struct
 from headrace.admin.requests.operation import CONDITION_TIME, CONSUMER, Command, Count, Operation, read
 from headrace.model.conditions import selections
 from headrace.model.conditions.selections import MAX_CHOSEN, Criterion, Filters, Seq, WhereJson, described
+from headrace.model.keys import MAX_KEY_BYTES
 from headrace.model.pages import MAX_LIMIT
 from headrace.model.records import ConsumerInfo
 from headrace.model.watching.completions import CompletionPage
@@ -76,12 +77,15 @@ class DeadLetterChoice(DeadLetterCriteria, kw_only=True, forbid_unknown_fields=T
 class HistoryPage(Struct, kw_only=True, forbid_unknown_fields=True):
     """A part of the history of a consumer."""
 
-    key: Annotated[str | None, Meta(description="Only messages with this key, which are looked for in the stream.")] = (
+    key: Annotated[
+        Annotated[str, Meta(max_length=MAX_KEY_BYTES)] | None,
+        Meta(description="Only messages with this key, which are looked for in the stream."),
+    ] = None
+    seq: Annotated[Seq | None, Meta(description="Only this message.")] = None
+    limit: Annotated[int, Meta(ge=1, le=MAX_LIMIT, description="The most entries. With a key, the most messages.")] = 50
+    before: Annotated[Annotated[str, Meta(max_length=100)] | None, Meta(description="`next` of the page before.")] = (
         None
     )
-    seq: Annotated[int | None, Meta(ge=1, le=2**63 - 1, description="Only this message.")] = None
-    limit: Annotated[int, Meta(ge=1, le=MAX_LIMIT, description="The most entries. With a key, the most messages.")] = 50
-    before: Annotated[str | None, Meta(description="`next` of the page before.")] = None
 
 
 _KEY = {"key": "orders.us.cus_a.order_1"}
