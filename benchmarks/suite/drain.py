@@ -1,4 +1,4 @@
-"""drain: a backlog of 100,000 keys, a typed handler that does nothing, with telemetry off and on."""
+"""drain: a backlog of 100,000 keys, a typed handler that does nothing, with telemetry off and on, and with a history."""
 
 from __future__ import annotations
 
@@ -13,26 +13,24 @@ from benchmarks.harness import Bench, Options
 from benchmarks.payloads import Keys
 from benchmarks.processes import started
 from benchmarks.report import Result
-from benchmarks.suite.draining import LIMIT_IS, Drain, measure_drains
-from benchmarks.wire import TelemetryMode
+from benchmarks.suite.draining import LIMIT_IS, Drain, Mode, measure_drains
 
 BATCH = 2000
 """Messages in a batch of the client that acks by the batch. A lease call has as many at most."""
 
 
 async def drain(options: Options) -> Result:
-    """Drain a backlog of 100,000 keys in one worker process with a typed no-op handler. Also with telemetry on."""
+    """Drain a backlog of 100,000 keys in one worker process with a typed no-op handler. Also with telemetry on, and with
+    a history."""
     count = options.count(500_000, 50_000)
     consumer = {"concurrency": 32, "max_ack_pending": 10_000}
-    telemetry_modes: tuple[TelemetryMode, ...] = ("off", "metrics", "traces", "sampled")
+    modes: tuple[Mode, ...] = ("off", "metrics", "traces", "sampled", "history")
     client: list[float] = []
 
     async def beside(place: Bench) -> None:
         client.append(await _batch_client(place, count))
 
-    measured, settings, proven = await measure_drains(
-        options, Keys(100_000), count, "noop", consumer, telemetry_modes, beside
-    )
+    measured, settings, proven = await measure_drains(options, Keys(100_000), count, "noop", consumer, modes, beside)
     off = measured["off"]
     return Result(
         benchmark="drain",
@@ -44,6 +42,7 @@ async def drain(options: Options) -> Result:
             "telemetry: metrics": _beside(off, measured["metrics"]),
             "telemetry: every trace": _beside(off, measured["traces"]),
             "telemetry: 1 trace in 100": _beside(off, measured["sampled"]),
+            "history: 7d": _beside(off, measured["history"]),
         },
         details={
             "cpu_us": median(off.cpu),
@@ -65,7 +64,7 @@ async def _batch_client(place: Bench, count: int) -> float:
 
 
 def _beside(off: Drain, on: Drain) -> dict[str, Any]:
-    """`of_off` is the median of each repeat's rate, divided by the rate of the same repeat with telemetry off."""
+    """`of_off` is the median of each repeat's rate, divided by the rate of the same repeat with all of it off."""
     ratios = [with_it / without for with_it, without in zip(on.samples, off.samples, strict=True)]
     return {
         "rate": on.rate,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -13,6 +13,8 @@ from benchmarks.payloads import SMALL_NOTE, Keys, bytes_of
 from benchmarks.suite.filling import fill
 from benchmarks.timing import Measured
 from benchmarks.wire import ConsumerJob, Finish, HandlerName, Job, Report, TelemetryMode
+
+Mode = TelemetryMode | Literal["history"]
 
 READ_SIZE = 1000
 LIMIT_IS = f"a bare cursor read of {READ_SIZE} rows at a time, decoded into the same type"
@@ -42,10 +44,10 @@ async def measure_drains(
     count: int,
     handler: HandlerName,
     consumer: dict[str, Any],
-    telemetry_modes: Sequence[TelemetryMode],
+    modes: Sequence[Mode],
     beside: Callable[[Bench], Awaitable[None]] | None = None,
-) -> tuple[dict[TelemetryMode, Drain], dict[str, Any], list[str]]:
-    """Run `drained` once for each kind of telemetry in each repeat.
+) -> tuple[dict[Mode, Drain], dict[str, Any], list[str]]:
+    """Run `drained` once for each mode in each repeat: for a kind of telemetry, or for a consumer that keeps a history.
 
     They are consumers of the same stream, one after the other. Each repeat starts with another one,
     so that changes in the machine's speed affect all of them.
@@ -53,16 +55,16 @@ async def measure_drains(
     Args:
         beside: what else to measure in each repeat.
     """
-    measured = {telemetry_mode: Drain() for telemetry_mode in telemetry_modes}
+    measured = {mode: Drain() for mode in modes}
     repeats = options.times(3, 2)
     for repeat in range(repeats):
         async with bench(options) as place:
             await fill(place, keys, count)
-            first = repeat % len(telemetry_modes)
-            for telemetry_mode in [*telemetry_modes[first:], *telemetry_modes[:first]]:
-                report = await _drain(place, keys, count, handler, consumer, telemetry_mode)
-                measured[telemetry_mode].samples.append(count / report.seconds)
-                measured[telemetry_mode].cpu.append(report.cpu / count * 1e6)
+            first = repeat % len(modes)
+            for mode in [*modes[first:], *modes[:first]]:
+                report = await _drain(place, keys, count, handler, consumer, mode)
+                measured[mode].samples.append(count / report.seconds)
+                measured[mode].cpu.append(report.cpu / count * 1e6)
             if beside is not None:
                 await beside(place)
             limit = await place.plain.read_rate(READ_SIZE, decode=True)
@@ -81,8 +83,11 @@ async def measure_drains(
 
 
 async def _drain(
-    place: Bench, keys: Keys, count: int, handler: HandlerName, consumer: dict[str, Any], telemetry_mode: TelemetryMode
+    place: Bench, keys: Keys, count: int, handler: HandlerName, consumer: dict[str, Any], mode: Mode
 ) -> Report:
-    name = "drain" if telemetry_mode == "off" else f"drain_{telemetry_mode}"
+    name = "drain" if mode == "off" else f"drain_{mode}"
+    telemetry_mode: TelemetryMode = "off" if mode == "history" else mode
+    if mode == "history":
+        consumer = {**consumer, "history": "7d"}
     async with crew(Job(place.dsn, STREAM, [ConsumerJob(name, handler, consumer, keys)], telemetry_mode)) as worker:
         return await worker.finish(Finish(count))

@@ -37,6 +37,7 @@ from headrace.client import Remote
 from headrace.client.request import iso, path_of
 from headrace.model.errors import ERROR_CODES, HeadraceError, InvalidInput, UnknownConsumer
 from headrace.model.specs import ConsumerSpec
+from headrace.model.watching.completions import CompletionPage
 from headrace.server.options import Options
 from headrace.store import CaptureBatch, CaptureFailure
 from tests.support import servers
@@ -49,7 +50,7 @@ VALUES: dict[str, Any] = {
     "key": "k.1", "filter": ["k.1", "k.2"], "where": "data.n >= 2", "reason": "rejected", "error_type": "ValueError", "error": "no stock",
     "since": FAR_AWAY, "until": LONG_AGO, "seqs": [2], "start_seq": 2, "end_seq": 2, "start_time": FAR_AWAY, "end_time": LONG_AGO,
     "dry_run": True, "anew": True, "tables": ["public.items"], "rate": 7, "repair": True,
-    "pause.until": FAR_AWAY,
+    "pause.until": FAR_AWAY, "seq": 2, "limit": 1, "before": "2001-01-01T00:00:00+00:00,1,1",
 }  # fmt: skip
 """A value for each field of a body, except for those of an object, see `Object.values`."""
 
@@ -123,7 +124,7 @@ class Object(NamedTuple):
 
 
 async def _consumer(world: World, name: str) -> Object:
-    await world.admin.create_consumer(ConsumerSpec(stream="orders", name=name, max_deliver=1))
+    await world.admin.create_consumer(ConsumerSpec(stream="orders", name=name, max_deliver=1, history=3600.0))
     await world.until_dead(name)
 
     async def state() -> list[Any]:
@@ -266,6 +267,8 @@ def _method(side: Admin | Remote, world: World, name: str, of: Object, body: dic
         result = world.run(getattr(side, name)(*of.refs, **body))
     except HeadraceError as error:
         return Outcome(refused=str(error), exit_code=error.exit_code)
+    if isinstance(result, CompletionPage):
+        result = result.completions
     return Outcome(counted=len(result) if isinstance(result, list) else result if isinstance(result, int) else None)
 
 
@@ -283,7 +286,8 @@ def _http(world: World, name: str, of: Object, body: dict[str, Any]) -> Outcome:
         kind = ERROR_CODES[answer.json()["code"]].kind or InvalidInput
         return Outcome(refused=answer.json()["summary"], exit_code=kind.exit_code)
     assert answer.status_code == operation.status
-    return _counted(operation, answer.json().get("data"))
+    body = answer.json()
+    return _counted(operation, body.get("data", body.get("completions")))
 
 
 def _counted(operation: Operation, data: Any) -> Outcome:

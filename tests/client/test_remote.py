@@ -236,7 +236,7 @@ class TestAgainstADatabase:
             ConsumerSpec(
                 stream="orders", name="all", filters=("a.>", "b"), where=field("x") > 1, ordered=False, ack_wait=1.5,
                 max_ack_pending=3, max_deliver=-1, backoff=Backoff(delays=(1.0, 2.5)), on_exhausted="block", max_waiting=3,
-                deliver_policy="by_start_time", start_time=datetime(2026, 1, 1, tzinfo=UTC), rate_limit=2.5, rate_burst=4,
+                deliver_policy="by_start_time", start_time=datetime(2026, 1, 1, tzinfo=UTC), rate_limit=2.5, rate_burst=4, history=3600.0,
             ),
             ConsumerSpec(stream="orders", name="new", deliver_policy="new", backoff=Backoff(base=3.0)),
             ConsumerSpec(

@@ -145,6 +145,11 @@ def _acks(state: State, log: Log) -> Iterator[str]:
         for seq, times in Counter(state["effects"]).items():
             if times > 1:
                 yield f"the effect of message {seq} was committed {times} times"
+    same = state["consumer"]["id"] == log.initial["consumer"]["id"]
+    if state["completed"] is not None and same and not log.uncertain:
+        recorded, acked = Counter(state["completed"]), Counter(seq for _, seq in log.acks())
+        if recorded != acked:
+            yield f"the history has the acks of {sorted(recorded.elements())}, and {sorted(acked.elements())} were acked"
     missing = set(state["effects"]) - _acked(log)
     if missing and not log.uncertain:
         yield f"effects were committed without their acks: {sorted(missing)}"

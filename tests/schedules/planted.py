@@ -108,6 +108,11 @@ BUGS = [
         "quiet", ("effect_ann", "nack_ann", "release_ann"),
     ),
     Bug(
+        "a settle records what a transaction has recorded", "the history has each ack once", "settle_outcomes",
+        "p_report, false, p_now)", "p_report, true, p_now)",
+        "history", ("effect_ann", "ack_ann"),
+    ),
+    Bug(
         "leases that are taken back forget their acks", "exactly-once effects", "reclaim",
         "and " + _ACKED.format("p_consumer"), "",
         "quiet", ("effect_ann", "reclaim_ann"),

@@ -17,7 +17,7 @@ from tests.support import servers
 
 _TABLES = (
     "streams", "segments", "scheduled", "message_ids", "unique_keys", "erasures", "consumers", "cursors", "frozen_holes", "leases",
-    "acks", "owners", "parked", "tails", "dead_letters", "replays", "gaps", "waiting",
+    "acks", "owners", "parked", "tails", "dead_letters", "replays", "gaps", "waiting", "completions",
 )  # fmt: skip
 """The tables that operations change."""
 
@@ -129,6 +129,7 @@ STATES: dict[str, tuple[Callable[[Connection], None], dict[str, Any], dict[str, 
     "old": (quiet, {"retain_up_to": 3600.0}, {}),
     "segments": (segments, {"retain_up_to": 3600.0}, {}),
     "unordered": (quiet, {}, {"ordered": False}),
+    "history": (quiet, {}, {"history": 3600.0}),
     "compacted": (quiet, {"one_message_per_key": True}, {}),
     "compacted_old": (quiet, {"one_message_per_key": True, "retain_up_to": 3600.0}, {}),
 }

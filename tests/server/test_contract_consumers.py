@@ -51,6 +51,7 @@ _TOLD: list[tuple[dict[str, Any], dict[str, Any]]] = [
         ({"on_exhausted": "block"}, {"on_exhausted": "block"}),
         ({"ordered": False}, {"ordered": False}),
         ({"rate_limit": "600/m", "rate_burst": 5}, {"rate_limit": 10, "rate_burst": 5}),
+        ({"history": "7d"}, {"history": 604800}),
         ({"kind": "pull"}, {"kind": "pull"}),
         ({"deliver_policy": "new"}, {"deliver_policy": "new"}),
         ({"deliver_policy": "by_start_seq", "start_seq": 1}, {"deliver_policy": "by_start_seq", "start_seq": 1}),

@@ -32,7 +32,7 @@ LIMITS = {
 UNLIMITED = {
     "text that stands for a limited number": {
         "ack_wait: string", "backoff: string", "backoff[]: string", "rate_limit: string", "dedupe_window: string",
-        "retain_at_least: string", "retain_up_to: string", "wait_for: string",
+        "retain_at_least: string", "history: string", "retain_up_to: string", "wait_for: string",
     },
     "delays have no upper limit": {
         "backoff: array", "backoff: number", "backoff[]: number", "backoff_ms: array", "backoff_ms: number", "backoff_ms[]: number",

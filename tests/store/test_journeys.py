@@ -14,7 +14,7 @@ from headrace.admin.base import Base
 from headrace.admin.journeys import read_journey
 from headrace.model import conditions
 from headrace.model.errors import InvalidInput, UnknownStream
-from headrace.model.outcomes import Failure
+from headrace.model.outcomes import Failure, HandlingReport, Settlement
 from headrace.model.records import ConsumerAtWork, WorkerFacts
 from headrace.model.watching.journeys import Journey, JourneyStop, Trace, trace_of
 from tests.conftest import Connect, Declare
@@ -298,3 +298,31 @@ async def test_a_journey_costs_the_same_however_long_the_stream_is_and_however_m
 
         counts.append(await touched(connection, read))
     assert counts[1] < counts[0] + 20, counts
+
+
+async def test_a_history_says_when_and_by_which_process_a_message_was_done(declare: Declare) -> None:
+    reader = await declare(history=3600.0)
+    await publish(reader.executor, "a", "a")
+    batch = await reader.lease()
+    report = HandlingReport("host:7", [1, 2], [0.25, 1.0], [2])
+    settlement = Settlement([batch.lease_id or 0], [], [], [], report)
+    await store.settle(reader.executor, reader.id, settlement, now=reader.clock.now)
+    stop = await _stop(reader)
+    assert (stop.state, stop.acked_by, stop.attempts) == ("acked", reader.clock.now, 1)
+    assert stop.reason == "It was acked at 2030-01-01T00:00:00Z by host:7, after 0.250 s."
+    (entry,) = stop.history
+    assert (entry.outcome, entry.at, entry.process, entry.seconds) == ("acked", reader.clock.now, "host:7", 0.25)
+    expired = await _stop(reader, 2)
+    assert (expired.state, expired.acked_by) == ("skipped", None)
+    await reader.seek(0)
+    assert (await _stop(reader)).state == "waiting", "the history stays, and the message is delivered again"
+    assert len((await _stop(reader)).history) == 1
+
+
+async def test_a_removed_message_is_known_by_the_history(database: store.Database, declare: Declare) -> None:
+    reader = await declare(history=3600.0)
+    await publish(database, "a")
+    await reader.drain()
+    await database.fetch("delete from headrace_streams.orders")
+    found = await _journey(reader)
+    assert (found.gone, [stop.state for stop in found.consumers]) == ("removed", ["acked"])

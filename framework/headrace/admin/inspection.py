@@ -11,11 +11,12 @@ from msgspec import structs
 from headrace import store
 from headrace.admin.base import Base
 from headrace.admin.journeys import MAX_STOPS, read_journey
-from headrace.admin.validation import check_limit, check_seq, search_of, utc
+from headrace.admin.validation import check_limit, check_seq, filters_of, of_key, search_of, utc
 from headrace.flow.diagnosis import Situation, diagnose
 from headrace.model.conditions.selections import SearchCriteria
 from headrace.model.errors import InvalidInput
 from headrace.model.records import ConsumerInfo
+from headrace.model.watching.completions import CompletionPage
 from headrace.model.watching.diagnosis import Diagnosis, Waiting
 from headrace.model.watching.journeys import Journey
 from headrace.model.watching.operations import PushBreaker, PushCounts, PushStatus, SearchStep, SeekPreview
@@ -31,8 +32,8 @@ class Inspection(Base):
     ) -> Journey | None:
         """Return a message by its seq, and what became of it in each consumer of the stream. None if nothing is left of it.
 
-        The engine keeps nothing about a message that a consumer is done with. The journey therefore says what is
-        known of it, and from where.
+        Unless the consumer has the setting `history`, the engine keeps nothing about a message that it is done with. The
+        journey therefore says what is known of it, and from where.
 
         Args:
             limit: the most consumers, at most 1,000.
@@ -89,6 +90,55 @@ class Inspection(Base):
             ),
         )
 
+    async def history(
+        self,
+        stream: str,
+        name: str,
+        *,
+        key: str | None = None,
+        seq: int | None = None,
+        limit: int = 50,
+        before: str | None = None,
+    ) -> CompletionPage:
+        """Return which messages a consumer has completed, from the newest on: when, by which process, after how long, at which
+        attempt, and with which outcome. The consumer has them for as long as its setting `history` says.
+
+        Messages of a key are looked for in the stream, in a step of about a second, like those of a search. A message that
+        has left the stream is found by its seq.
+
+        Args:
+            key: only messages with this key.
+            seq: only this message.
+            limit: the most entries. With a key, the most messages, of each of which the newest 10 entries are returned.
+            before: only entries before these, `next` of the page before.
+
+        Raises:
+            InvalidInput: the consumer keeps no history, or an argument is invalid.
+        """
+        check_limit(limit)
+        if key is not None and seq is not None:
+            raise InvalidInput("key and seq exclude each other. Give only one of them.", field="seq")
+        filters = filters_of(of_key(None, key))
+        check_seq("seq", seq)
+        position = None if before is None else _position_of(before, of_seqs=key is not None)
+        spec, _ = await store.consumer_spec(self._database, number := await self._consumer(stream, name))
+        if spec.history is None:
+            raise InvalidInput(
+                f"The consumer {name!r} of the stream {stream!r} keeps no history. Set how long it is kept, as in history='7d'."
+            )
+        if seq is not None:
+            found = await store.completions_of_messages(self._database, number, [seq], each=limit)
+            return CompletionPage(completions=found)
+        if filters is None:
+            assert not isinstance(position, int)
+            return await store.completion_page(self._database, number, limit=limit, before=position)
+        assert position is None or isinstance(position, int)
+        async with self._bounded(None, stream) as executor:
+            wanted = store.Search(filters=filters, before=position)
+            step = await store.search(executor, stream, wanted, limit=limit, contents=self._contents)
+            found = await store.completions_of_messages(executor, number, [message.seq for message in step.messages])
+        return CompletionPage(completions=found, next=str(step.position) if step.more else None)
+
     async def why(self, stream: str, name: str) -> Diagnosis:
         """Return why a consumer is behind, with the figures that show it: a pause, an open breaker, blocked keys, failures, a
         limit, a key with most of what waits, busy actors, or no process at work. If nothing waits, it says whether the
@@ -118,6 +168,19 @@ def _breaker(at_work: Sequence[ReportOfConsumer]) -> PushBreaker | None:
     left = least.work.breaker_left
     until = None if left is None else least.seen_at + timedelta(seconds=left)
     return PushBreaker(state=least.work.breaker, until=until)  # type: ignore[arg-type]
+
+
+def _position_of(before: str, *, of_seqs: bool) -> store.CompletionPosition | int:
+    """Read where a page of a history begins: a seq, if messages of a key are looked for. Raises `InvalidInput`."""
+    try:
+        if not of_seqs:
+            return store.CompletionPosition.parse(before)
+        check_seq("before", seq := int(before))
+    except ValueError:
+        raise InvalidInput(
+            f"before={before!r:.80} is not `next` of a page with the same key.", field="before"
+        ) from None
+    return seq
 
 
 def _situation(info: ConsumerInfo, reports: Sequence[ReportOfConsumer], waiting: Waiting | None) -> Situation:

@@ -11,6 +11,7 @@ from headrace import store
 from headrace.admin.base import Base
 from headrace.admin.validation import check_limit, check_seq
 from headrace.model.records import StoredMessage
+from headrace.model.watching.completions import Completion, CompletionOutcome
 from headrace.model.watching.journeys import Journey, JourneyStop, LeaseOwner, trace_of
 from headrace.store import ConsumerPlace
 from headrace.store.messages.peek import decoded
@@ -65,6 +66,7 @@ def stop_of(place: ConsumerPlace, message: StoredMessage | None, now: datetime) 
         reason="",
         attempts=place.attempts,
         behind=place.head,
+        history=place.completed,
     )
     match place.place:
         case "lease":
@@ -154,6 +156,11 @@ def _behind(place: ConsumerPlace, otherwise: str) -> str:
 def _passed(stop: JourneyStop, place: ConsumerPlace, message: StoredMessage | None, now: datetime) -> JourneyStop:
     """A message that nothing of the consumer holds."""
     stop = msgspec.structs.replace(stop, attempts=None, behind=None)
+    if stop.history:
+        last = stop.history[0]
+        state = "skipped" if last.outcome == "expired" else "acked"
+        acked = last.at if last.outcome == "acked" else None
+        return _became(stop, state, completed(last), attempts=last.attempts, acked_by=acked)
     if place.gap_at is not None:
         gap = f"{place.gap_lower} to {(place.gap_upper or 0) - 1}"
         reason = f"Retention removed messages from {gap} before they were delivered, at {_text(place.gap_at)}."
@@ -173,6 +180,20 @@ def _passed(stop: JourneyStop, place: ConsumerPlace, message: StoredMessage | No
         others.insert(0, "was not the last one of its key when the consumer began")
     passed = f"The position, {place.position}, has passed it, and nothing holds it."
     return _became(stop, "acked", f"{passed} It was acked, or it {', or '.join(others)}. When is not remembered.")
+
+
+_COMPLETED: dict[CompletionOutcome, str] = {
+    "acked": "It was acked at {at} by {by}{took}.",
+    "expired": "It expired before its handler began, as {by} noticed at {at}.",
+    "dropped": "It was dropped at {at} by {by} after its last attempt{took}.",
+    "dead_letter": "It became a dead letter at {at} by {by}{took}, and was purged or redriven since.",
+}
+
+
+def completed(one: Completion) -> str:
+    """Say how a message was completed, as a sentence."""
+    took = one.took and f", after {one.took}"
+    return _COMPLETED[one.outcome].format(at=_text(one.at), by=one.process or "a client", took=took)
 
 
 def _before_start(place: ConsumerPlace, message: StoredMessage) -> str | None:

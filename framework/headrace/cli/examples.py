@@ -9,6 +9,9 @@ EXAMPLES = {
     "asyncapi": """\
 headrace asyncapi service:app
 headrace asyncapi service:app --title Shop --api-version 2.1.0""",
+    "consumer history": """\
+headrace consumer history orders ship
+headrace consumer history orders ship --key orders.us.42""",
     "audit": """\
 headrace audit --stream orders --since 1d
 headrace audit --action consumer.seek --json""",

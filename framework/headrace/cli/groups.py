@@ -10,7 +10,7 @@ from typing import Any
 from cyclopts import App
 
 from headrace.cli.commands import contexts, databases, grants, jobs, schedules, tokens
-from headrace.cli.commands.consumers import consumers, dead_letters, delivery, push, seek_and_pause
+from headrace.cli.commands.consumers import consumers, dead_letters, delivery, history, push, seek_and_pause
 from headrace.cli.commands.operations import EXAMPLES as OF_ROWS
 from headrace.cli.commands.operations import commands_of
 from headrace.cli.commands.sources import backfills, captures, deliveries, failed_changes, sources, verifying
@@ -61,6 +61,7 @@ consumer = _group(
         "add": (consumers.add, "STREAM NAME"),
         "ls": (consumers.ls, "[STREAM]"),
         "info": (consumers.info, "[STREAM] NAME"),
+        "history": (history.history, "[STREAM] NAME"),
         "peek": (delivery.peek, "[STREAM] NAME"),
         "receive": (delivery.receive, "[STREAM] NAME"),
         "ack": (delivery.ack, "[STREAM] NAME ID..."),

@@ -19,7 +19,7 @@ from uuid import UUID
 
 from headrace.flow.lease import Lease
 from headrace.flow.signal import Signal
-from headrace.model.outcomes import Failure, Settlement
+from headrace.model.outcomes import Failure, HandlingReport, Settlement
 from headrace.model.records import Lost
 
 LINGER = 0.05
@@ -64,6 +64,18 @@ class Parcel:
         for lease, seqs in self._singles:
             _add_single(result, lease, seqs, None)
         return result
+
+    def report(self, process: str) -> HandlingReport:
+        """Return how the process has handled the messages with an outcome in it."""
+        report = HandlingReport(process, [], [], [])
+        for lease, seqs in self.acked:
+            report.seqs += seqs
+            report.seconds += map((lease.seconds or {}).get, seqs)
+            report.expired += lease.expired or ()
+        for message, _ in self.failures:
+            report.seqs.append(message.seq)
+            report.seconds.append((message.lease.seconds or {}).get(message.seq))
+        return report
 
     @property
     def outcomes(self) -> Iterator[tuple[Hashable, int]]:
@@ -213,6 +225,7 @@ class InFlightTracker(Generic[T]):
 
     def expire(self, message: T) -> None:
         """Record that a message expired before its handler began. It is settled like an ack."""
+        message.lease.note_expired(message.seq)
         InFlightTracker.ack(self, message)
         self.acked -= 1
         self.expired += 1

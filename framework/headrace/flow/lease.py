@@ -6,6 +6,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from uuid import UUID
 
 _NEVER = float("inf")
+_NOTHING: dict[int, float] = {}
 
 
 class Lease:
@@ -17,12 +18,14 @@ class Lease:
     """
 
     __slots__ = (
+        "_began",
         "_lane_of",
         "_lanes",
         "_seqs",
         "deadline",
         "done",
         "durable",
+        "expired",
         "failed",
         "history",
         "hold",
@@ -30,6 +33,7 @@ class Lease:
         "left",
         "lingers",
         "lost",
+        "seconds",
         "settled",
     )
 
@@ -52,6 +56,9 @@ class Lease:
         self.lost = False
         self.hold = False
         self.settled: set[int] | None = None  # those that were collected one by one
+        self.expired: list[int] | None = None  # those that expired before their handler began
+        self.seconds: dict[int, float] | None = None  # how long handlers took, if each message is measured
+        self._began: dict[int, float] = _NOTHING  # when they began, if each message is measured
         self._seqs = seqs
         self._lanes = lanes
         self._lane_of: dict[int, Hashable] | None = None
@@ -95,6 +102,27 @@ class Lease:
         if self.durable is None:
             self.durable = set()
         self.durable.add(seq)
+
+    def note_expired(self, seq: int) -> None:
+        """Note that a message expired before its handler began."""
+        if self.expired is None:
+            self.expired = []
+        self.expired.append(seq)
+
+    def note_begin(self, seq: int, now: float) -> None:
+        """Note that the handler of a message begins."""
+        if self.seconds is None:
+            self.seconds, self._began = {}, {}
+        self._began[seq] = now
+
+    def note_end(self, seq: int, now: float) -> float | None:
+        """Note that the handler of a message has ended, or has chosen the outcome. Returns how long it took in seconds, or
+        None if its beginning was not noted."""
+        began = self._began.get(seq)
+        if began is None or self.seconds is None:
+            return None
+        self.seconds[seq] = seconds = now - began
+        return seconds
 
     def note_earliest(self, earliest: dict[Hashable, int]) -> None:
         """Note the seq of the first message of each lane that is done and not collected, unless an earlier one is noted."""

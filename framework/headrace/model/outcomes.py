@@ -123,17 +123,31 @@ class Failure(msgspec.Struct, frozen=True):
 RELEASE = Failure("release")
 
 
+class HandlingReport(msgspec.Struct, gc=False):
+    """How a worker process has handled messages, for a consumer that keeps a history.
+
+    `seqs` and `seconds` are parallel lists. `seconds` has how long the handler took, or None if it was not measured.
+    `expired` lists messages that expired before their handler began. `process` is the name of the worker process.
+    """
+
+    process: str
+    seqs: list[int] = []
+    seconds: list[float | None] = []
+    expired: list[int] = []
+
+
 class Settlement(msgspec.Struct, gc=False):
     """Outcomes of one consumer, to settle in one call.
 
     `whole` lists leases in which all remaining messages are acked. `leases`, `seqs` and `failures` are
-    parallel lists of single messages. A failure of None is an ack.
+    parallel lists of single messages. A failure of None is an ack. `report` is for a consumer that keeps a history.
     """
 
     whole: list[int] = []
     leases: list[int] = []
     seqs: list[int] = []
     failures: list[Failure | None] = []
+    report: HandlingReport | None = None
 
     def __bool__(self) -> bool:
         return bool(self.whole or self.leases)

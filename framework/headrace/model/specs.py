@@ -238,6 +238,7 @@ class ConsumerSpec(msgspec.Struct, frozen=True, kw_only=True):
         rate_burst: The maximum number of messages that are delivered together after a pause. It needs
             `rate_limit`.
         push: The URL to which servers send the messages, and how.
+        history: How long it is remembered when each message was done, by which process, and how long that took.
     """
 
     stream: Annotated[str, Setting(fixed=True)]
@@ -284,6 +285,9 @@ class ConsumerSpec(msgspec.Struct, frozen=True, kw_only=True):
         int | None, Setting(unit="messages", limits=(1, 1_000_000), otherwise="one second of the rate")
     ] = None
     push: Annotated[Push | None, Setting(otherwise="none")] = None
+    history: Annotated[
+        float | None, Setting(unit="seconds", limits=(60, 366 * 86400), otherwise="none", example="7d")
+    ] = None
 
     def __post_init__(self) -> None:
         check_filters(self.filters)

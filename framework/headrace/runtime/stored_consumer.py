@@ -81,6 +81,12 @@ class StoredConsumer(msgspec.Struct, frozen=True):
             pass
         return not self.settings.gone
 
+    def handled(self, message: Message) -> store.Handled | None:
+        """Return how this process has handled a message until now. None if the consumer keeps no history."""
+        if self.settings.spec.history is None:
+            return None
+        return store.Handled(store.process_name(), message.lease.note_end(message.seq, self.time.clock()))
+
 
 class LeasedMessages(msgspec.Struct, frozen=True):
     """The messages that a pipeline has leased.

@@ -60,6 +60,7 @@ def spark_consumer(
     start_time: datetime | None = None,
     rate_limit: float | str | None = None,
     rate_burst: int | None = None,
+    history: Duration | None = None,
     priority: int = 0,
     breaker: Breaker | bool | int | None = None,
     middleware: Sequence[Callable[..., Any]] = (),

@@ -93,6 +93,12 @@ def _tables(before: list[str], after: list[str]) -> Effect:
     return Effect(f"{text} Changes of {', '.join(gone)} are no longer captured." if gone else text, bool(gone))
 
 
+def _history(_: float | None, after: float | None) -> Effect:
+    if after is None:
+        return Effect("No more is remembered of messages that are done, and what was remembered is removed.")
+    return Effect("It applies to messages that are done from now on. Older entries than this are removed.")
+
+
 _BY_FIELD: Mapping[tuple[str, str], Callable[[Any, Any], Effect]] = {
     ("stream", "retain_up_to"): _retain_up_to,
     ("stream", "max_storage"): _max_storage,
@@ -115,6 +121,7 @@ _BY_FIELD: Mapping[tuple[str, str], Callable[[Any, Any], Effect]] = {
     ("consumer", "max_deliver"): _max_deliver,
     ("consumer", "on_exhausted"): _on_exhausted,
     ("consumer", "push"): _push,
+    ("consumer", "history"): _history,
     ("source", "tables"): _tables,
     ("source", "secrets"): lambda *_: Effect(
         "Within two seconds deliveries that are signed with other secrets are refused."

@@ -11,7 +11,10 @@ from msgspec import Meta, Struct
 from headrace.admin.requests.operation import CONDITION_TIME, CONSUMER, Command, Count, Operation, read
 from headrace.model.conditions import selections
 from headrace.model.conditions.selections import MAX_CHOSEN, Criterion, Filters, Seq, WhereJson, described
+from headrace.model.keys import MAX_KEY_BYTES
+from headrace.model.pages import MAX_LIMIT
 from headrace.model.records import ConsumerInfo
+from headrace.model.watching.completions import CompletionPage
 from headrace.model.watching.diagnosis import Diagnosis
 
 
@@ -71,6 +74,20 @@ class DeadLetterChoice(DeadLetterCriteria, kw_only=True, forbid_unknown_fields=T
     dry_run: Annotated[bool, Meta(description="Only count.")] = False
 
 
+class HistoryPage(Struct, kw_only=True, forbid_unknown_fields=True):
+    """A part of the history of a consumer."""
+
+    key: Annotated[
+        Annotated[str, Meta(max_length=MAX_KEY_BYTES)] | None,
+        Meta(description="Only messages with this key, which are looked for in the stream."),
+    ] = None
+    seq: Annotated[Seq | None, Meta(description="Only this message.")] = None
+    limit: Annotated[int, Meta(ge=1, le=MAX_LIMIT, description="The most entries. With a key, the most messages.")] = 50
+    before: Annotated[Annotated[str, Meta(max_length=100)] | None, Meta(description="`next` of the page before.")] = (
+        None
+    )
+
+
 _KEY = {"key": "orders.us.cus_a.order_1"}
 
 
@@ -80,6 +97,15 @@ OPERATIONS: dict[str, Operation] = {
         "Read why a consumer is behind",
         Diagnosis,
         Command("consumer why", example="headrace consumer why orders ship"),
+    ),
+    "history": Operation(
+        "GET",
+        CONSUMER + "/history",
+        "Read the history of a consumer",
+        CompletionPage,
+        HistoryPage,
+        changes=False,
+        extra_time=CONDITION_TIME,
     ),
     "pause": Operation(
         "POST", CONSUMER + "/pause", "Pause a consumer", ConsumerInfo, Pause, {"until": "2030-01-31T12:00:00Z"}

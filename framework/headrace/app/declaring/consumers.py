@@ -50,6 +50,7 @@ class Consumers(Declaring):
         runner: Runner | None = None,
         rate_limit: float | str | None = None,
         rate_burst: int | None = None,
+        history: Duration | None = None,
         key_concurrency: int | None = None,
         ack_before_next: bool = False,
         priority: int = 0,
@@ -105,6 +106,8 @@ class Consumers(Declaring):
                 second, or text such as "100/s" or "1000/h".
             rate_burst: the maximum number of messages that are delivered together after a pause. It
                 needs `rate_limit`. By default one second of the rate.
+            history: how long it is remembered when each message was done, by which process, and how
+                long that took.
             key_concurrency: with `ordered=False`, how many messages of a key one process handles at
                 a time.
             ack_before_next: start a key's next message only after the ack of the previous one is

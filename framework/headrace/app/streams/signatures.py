@@ -81,6 +81,7 @@ class ConsumerOptions(TypedDict, total=False):
     runner: Runner | None
     rate_limit: float | str | None
     rate_burst: int | None
+    history: Duration | None
     key_concurrency: int | None
     ack_before_next: bool
     priority: int

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import msgspec
 
 from headrace.model.records import Erasure, StoredMessage
+from headrace.model.watching.completions import Completion
 
 JourneyState = Literal[
     "waiting", "in_flight", "parked", "blocked", "replaying", "acked", "dead_letter", "filtered", "skipped"
@@ -67,7 +68,9 @@ class JourneyStop(msgspec.Struct, frozen=True, kw_only=True):
     behind: int | None = None
     """The seq of the message of the same key that it waits for."""
     acked_by: datetime | None = None
-    """A time by which it was acked. The engine keeps none once a lease is settled, so it is null then."""
+    """A time by which it was acked. Without a history the engine keeps none once a lease is settled, so it is null then."""
+    history: list[Completion] = []
+    """Its newest completions, at most 10, if the consumer has the setting `history`."""
 
 
 class Journey(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,7 +84,8 @@ class Journey(msgspec.Struct, frozen=True, kw_only=True):
     """Why it is no longer in the stream: it was erased, or retention or a newer message of its key has removed it."""
     erased: Erasure | None
     consumers: list[JourneyStop]
-    """The consumers, by name. Of a message that is gone, only those that have it still or have missed it."""
+    """The consumers, by name. Of a message that is gone, only those that have it still, have missed it, or have it in their
+    history."""
     next: str | None = None
     """The name of the last consumer, if there are more."""
 

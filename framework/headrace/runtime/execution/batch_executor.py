@@ -190,6 +190,7 @@ class BatchExecutor:
         try:
             async with self._admission(batch):
                 began = self._clock()
+                self._durations.begin(batch.messages, began)
                 if self._handling.timeout is not None:
                     slot.until = self._clock() + self._handling.timeout
                 await in_context(copy_context(), self._call, payloads, batch)
@@ -201,7 +202,7 @@ class BatchExecutor:
             error = deciding(problem)
         finally:
             slot.until = NEVER
-            self._durations.add(began, self._clock())
+            self._durations.end(batch.messages, began, self._clock())
         if slot.task.cancelling() and not slot.stopped:
             await slot.recover()
         return error

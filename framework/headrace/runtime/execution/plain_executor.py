@@ -60,14 +60,14 @@ class PlainExecutor(SingleExecutor):
                     self._undecodable(message, error)
                 else:
                     if measured := now >= durations.due:
-                        durations.begin(now)
+                        durations.begin((message,), now)
                     try:
                         result = await function(payload)
                         if cancelling():
                             await slot.recover()
                     except BaseException as error:
                         if measured:
-                            durations.add(now, clock())
+                            durations.end((message,), now, clock())
                         message._payload = payload
                         if self._ends_actor(message, error, slot):
                             raise
@@ -75,7 +75,7 @@ class PlainExecutor(SingleExecutor):
                             await slot.recover()
                     else:
                         if measured:
-                            durations.add(now, clock())
+                            durations.end((message,), now, clock())
                         if result is None:
                             ack(message)
                         else:

@@ -95,7 +95,7 @@ class SingleExecutor:
                     self._undecodable(message, error)
                 else:
                     if measured := now >= durations.due:
-                        durations.begin(now)
+                        durations.begin((message,), now)
                     try:
                         if timed or message.crashes:
                             result = await self._call_guarded(payload, message, slot)
@@ -105,14 +105,14 @@ class SingleExecutor:
                             await slot.recover()
                     except BaseException as error:
                         if measured:
-                            durations.add(now, clock())
+                            durations.end((message,), now, clock())
                         if self._ends_actor(message, error, slot):
                             raise
                         if cancelling():
                             await slot.recover()
                     else:
                         if measured:
-                            durations.add(now, clock())
+                            durations.end((message,), now, clock())
                         if result is None and not message.settled and not slot.overdue:
                             message.settled = True
                             ack(message)

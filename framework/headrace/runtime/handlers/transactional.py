@@ -63,6 +63,7 @@ class Transactional:
         lanes: Lanes[Message],
     ) -> None:
         spec = consumer.settings.spec
+        self._stored = consumer
         self._consumer = consumer.id
         self._begins = f"{spec.name}: a transaction"
         self._commits = f"{spec.name}: a commit"
@@ -176,7 +177,10 @@ class Transactional:
             )
 
         begin_next = begin_next and self._lanes.waiting > 0
-        await transaction.ack_and_commit(acks, self._commits, now=now, history=history, begin_next=begin_next)
+        handled = self._stored.handled(done[0])  # the messages of a batch take the same time
+        await transaction.ack_and_commit(
+            acks, self._commits, now=now, history=history, handled=handled, begin_next=begin_next
+        )
         for message in done:
             message.settled = True
             message.lease.note_durable(message.seq)  # if a rewind reverts it, the effects are reverted, too

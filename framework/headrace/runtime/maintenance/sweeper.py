@@ -16,6 +16,7 @@ import msgspec
 from headrace import store
 from headrace.model.errors import StoreError, StoreUnavailable
 from headrace.model.log import Log
+from headrace.runtime.maintenance.completions import Completions
 from headrace.runtime.maintenance.scheduler import Scheduler
 from headrace.runtime.maintenance.unique_keys import UniqueKeys
 from headrace.runtime.maintenance.vacuum import Vacuum
@@ -68,6 +69,7 @@ class Swept(msgspec.Struct, kw_only=True):
         ids_forgotten: message ids past their stream's `dedupe_window`.
         unique_keys_forgotten: unique keys whose last message is no longer pending.
         tombstones_removed: keys that a null payload has deleted.
+        completions_deleted: rows of the histories of consumers that are no longer kept.
         writes_tidied: deleted records of writes that were abandoned or finished long ago.
         mended: streams with an altered sequence, which now draws one number at a time again.
         vacuumed: tables that had more dead rows than live ones.
@@ -87,6 +89,7 @@ class Swept(msgspec.Struct, kw_only=True):
     ids_forgotten: int = 0
     unique_keys_forgotten: int = 0
     tombstones_removed: int = 0
+    completions_deleted: int = 0
     writes_tidied: int = 0
     mended: list[str] = []
     vacuumed: list[str] = []
@@ -148,12 +151,14 @@ class Sweeper:
         self._ids = Watermark(database, "headrace_internal.message_ids")
         self._id_floors: dict[int, datetime] = {}
         self._unique_keys = UniqueKeys(database)
+        self._completions = Completions(database)
         self._ids_left: set[int] = set()  # streams that lost ids since their floor was found
 
     def forget(self) -> None:
         """Forget earlier sweeps, because another process may have done the work since."""
         self._visits.clear()
         self._id_floors.clear()
+        self._completions.forget()
 
     async def sweep(self, now: datetime | None = None) -> Swept:
         """Maintain the segments, the size and the age of streams: of all if `now` is given, and otherwise of
@@ -192,6 +197,7 @@ class Sweeper:
             self._tidy_at = monotonic() + TIDY_EVERY
             swept.writes_tidied = await store.clean_up_writes(self._database, now=now)
         swept.unique_keys_forgotten = await self._unique_keys.delete_done()
+        swept.completions_deleted = await self._completions.delete_old(now)
         return swept
 
     def _to_visit(self, streams: Sequence[StreamToSweep], now: float) -> list[StreamToSweep]:

@@ -141,7 +141,14 @@ class Transaction:
 
     @history_log.recorded(history_log.acked_and_committed)
     async def ack_and_commit(
-        self, acks: store.Acks, what: str, *, now: datetime | None, history: UUID | None, begin_next: bool = False
+        self,
+        acks: store.Acks,
+        what: str,
+        *,
+        now: datetime | None,
+        history: UUID | None,
+        handled: store.Handled | None = None,
+        begin_next: bool = False,
     ) -> None:
         """Ack messages and commit. Returns when the commit is known. It can be cancelled only during the lookup.
 
@@ -150,7 +157,7 @@ class Transaction:
 
         Args:
             what: a name for the commit in the log.
-            now, history: see `store.ack`.
+            now, history, handled: see `store.ack`.
             begin_next: another transaction will probably follow immediately, so that it may be begun in the same round
                 trip.
 
@@ -163,7 +170,8 @@ class Transaction:
         hold, database = self._hold, self._database
         assert hold is not None
         if hold.xid is None:
-            await self.commit(lambda connection: _ack(hold, acks, now, history), what, acks=acks)
+            given = {"now": now, "history": history, "handled": handled}
+            await self.commit(lambda connection: _ack(hold, acks, given), what, acks=acks)
             return
         self._hold, self._ending = None, hold
         xid, committing = hold.xid, hold.connected
@@ -171,7 +179,13 @@ class Transaction:
         try:
             with translated(database.dsn), anyio.CancelScope(shield=True), explained(hold):
                 await store.ack_and_commit(
-                    hold, acks, timeout=ROLLBACK_TIMEOUT, now=now, history=history, begin_next=begin_next
+                    hold,
+                    acks,
+                    timeout=ROLLBACK_TIMEOUT,
+                    now=now,
+                    history=history,
+                    handled=handled,
+                    begin_next=begin_next,
                 )
         except StoreUnavailable as error:
             hold.break_off()
@@ -274,9 +288,9 @@ class explained:  # noqa: N801  # it is used like a function
             raise Release("The database functions were replaced at that moment, as by an upgrade.") from error
 
 
-async def _ack(hold: Hold, acks: store.Acks, now: datetime | None, history: UUID | None) -> int:
+async def _ack(hold: Hold, acks: store.Acks, options: dict[str, Any]) -> int:
     with explained(hold):
-        return await store.ack(hold.connection, *acks, now=now, history=history)
+        return await store.ack(hold.connection, *acks, **options)
 
 
 async def was_committed(

@@ -138,6 +138,8 @@ class Settler:
         consumer, settlement, history = self._consumer, parcel.settlement, self._in_flight.history
         if not settlement:
             return []
+        if self._settings.spec.history is not None:
+            settlement.report = parcel.report(store.process_name())
         span: AbstractContextManager[None] = nullcontext()
         if self._instruments is not None:
             acked = parcel.messages - len(parcel.failures)

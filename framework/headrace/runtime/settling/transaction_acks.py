@@ -28,6 +28,7 @@ class TransactionAcks:
     """Acks messages of one consumer in the transactions of its handlers."""
 
     def __init__(self, consumer: StoredConsumer) -> None:
+        self._stored = consumer
         self._database = consumer.database
         self._consumer = consumer.id
         self._name = consumer.settings.spec.name
@@ -41,7 +42,13 @@ class TransactionAcks:
         with translated("the given connection"):
             lease, now = message.lease, self._now()
             message.xid = await store.ack(
-                executor, self._consumer, [lease.id], [message.seq], now=now, history=lease.history
+                executor,
+                self._consumer,
+                [lease.id],
+                [message.seq],
+                now=now,
+                history=lease.history,
+                handled=self._stored.handled(message),
             )
         message.settled = True
         if history_log.LOG is not None:

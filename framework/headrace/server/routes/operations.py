@@ -162,7 +162,12 @@ def _route(name: str, operation: Operation) -> HTTPRouteHandler:
 def _query_parameter(type_: Any) -> Any:
     """Return the parameter for a field, whose description and limits are those of its `Meta`."""
     base, *metas = get_args(type_) if get_origin(type_) is Annotated else (type_,)
-    described = {name: getattr(meta, name) for meta in metas for name in ("description", "ge", "gt", "le", "lt")}
+    for one in get_args(base):
+        if get_origin(one) is Annotated:  # of a value or None
+            base, *inner = get_args(one)
+            base, metas = base | None, metas + inner
+    limits = ("description", "ge", "gt", "le", "lt", "max_length")
+    described = {name: value for meta in metas for name in limits if (value := getattr(meta, name, None)) is not None}
     return Annotated[base, QueryParameter(**described)]
 
 

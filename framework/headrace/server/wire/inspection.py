@@ -40,7 +40,9 @@ class MessageJourney(Struct, kw_only=True):
     erased: Annotated[Erasure | None, Meta(description="The trace of an erased message.")]
     consumers: Annotated[
         list[JourneyStop],
-        Meta(description="By name. Of a message that is gone, only those that have it still, or have missed it."),
+        Meta(
+            description="By name. Of a message that is gone, only those that have it still, have missed it, or have it in their history."
+        ),
     ]
     next: Annotated[str | None, Meta(description="Given if there are more consumers: send it as `after`.")]
 

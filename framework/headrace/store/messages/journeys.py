@@ -9,6 +9,7 @@ from uuid import UUID
 import msgspec
 
 from headrace.model.records import Erasure, StoredMessage
+from headrace.model.watching.completions import Completion
 from headrace.store.database.database import Executor
 from headrace.store.messages.peek import stored
 
@@ -43,6 +44,7 @@ class ConsumerPlace(msgspec.Struct, frozen=True, kw_only=True):
         filtered: whether the consumer has filters or a condition.
         began_at: when the consumer was created.
         gap_lower, gap_upper, gap_at: the gap that has the message: the last one that retention left to the consumer.
+        completed: its newest completions, if the consumer keeps a history.
     """
 
     consumer_id: UUID
@@ -75,6 +77,7 @@ class ConsumerPlace(msgspec.Struct, frozen=True, kw_only=True):
     gap_lower: int | None
     gap_upper: int | None
     gap_at: datetime | None
+    completed: list[Completion]
 
 
 async def message_by_seq(
@@ -123,4 +126,5 @@ async def journey(
 def _place(row: Any) -> ConsumerPlace:
     # The composite `place` stands before the columns that it consists of, one of which has the same name.
     columns = dict(zip(row.keys(), row.values(), strict=True))
+    columns["completed"] = msgspec.json.decode(columns["completed"] or "[]", type=list[Completion])
     return ConsumerPlace(**{name: columns[name] for name in ConsumerPlace.__struct_fields__})

@@ -13,6 +13,10 @@ from headrace.model.records import Lost
 from headrace.model.watching.history_log import recorded, settled
 from headrace.store.database.database import Executor
 
+_SETTLE = """select lost_lease, lost_seq, lease_gone
+             from headrace_internal.settle_outcomes($1, $2, $3, $4, $5, coalesce($6, clock_timestamp()), $7{report})"""
+_UNREPORTED, _REPORTED = _SETTLE.format(report=""), _SETTLE.format(report=", row($8, $9, $10, $11)")
+
 
 @recorded(settled)
 async def settle(
@@ -42,16 +46,12 @@ async def settle(
         StoreUnavailable: it is unknown whether the outcomes were settled. Settle again: what had been
             settled is then returned as lost.
     """
-    rows = await executor.fetch(
-        "select lost_lease, lost_seq, lease_gone from headrace_internal.settle_outcomes($1, $2, $3, $4, $5, coalesce($6, clock_timestamp()), $7)",
-        consumer,
-        settlement.whole,
-        settlement.leases,
-        settlement.seqs,
-        [_encoded(failure, process) if failure else None for failure in settlement.failures],
-        now,
-        history,
-    )
+    failures = [_encoded(failure, process) if failure else None for failure in settlement.failures]
+    outcomes = (consumer, settlement.whole, settlement.leases, settlement.seqs, failures, now, history)
+    if settlement.report is None:
+        rows = await executor.fetch(_UNREPORTED, *outcomes)
+    else:
+        rows = await executor.fetch(_REPORTED, *outcomes, *msgspec.structs.astuple(settlement.report))
     if rows and rows[0][0] is None:
         raise TimelineChanged(
             "The server was restarted, failed over or was restored: check in to learn which of the earlier leases are valid."

@@ -13,11 +13,29 @@ from headrace.store.database.errors import first_line, sqlstate
 if TYPE_CHECKING:
     from headrace.store.connections.hold import Hold
 
+
+class Handled(NamedTuple):
+    """How a worker process has handled the messages that it acks, for a consumer that keeps a history.
+
+    Attributes:
+        process: the name of the process.
+        seconds: how long the handler has taken. None if that was not measured.
+    """
+
+    process: str
+    seconds: float | None
+
+
 Status = Literal["committed", "aborted", "in progress", "unknown"]
 
 # With explicit types and a plain number as the result, because not every driver asks the server for
 # types or knows xid8.
-_ACK = """select headrace.ack($1::int, $2::bigint[], $3::bigint[], coalesce($4::timestamptz, clock_timestamp()), $5::uuid)::text::bigint"""
+_ACK_MESSAGES = """select headrace.ack($1::int, $2::bigint[], $3::bigint[], coalesce($4::timestamptz, clock_timestamp()),
+                                      $5::uuid{handled})::text::bigint"""
+_ACK, _ACK_HANDLED = (
+    _ACK_MESSAGES.format(handled=""),
+    _ACK_MESSAGES.format(handled=", $6::text, $7::real"),
+)
 
 
 async def ack(
@@ -28,6 +46,7 @@ async def ack(
     *,
     now: datetime | None = None,
     history: UUID | None = None,
+    handled: Handled | None = None,
 ) -> int:
     """Ack messages in the transaction of `executor`, as its last statement before the COMMIT. The lists are parallel.
 
@@ -39,6 +58,7 @@ async def ack(
         now: the time, for tests. By default the server's clock.
         history: the history in which the leases are known to be held, see `Batch.history`, or None to skip the
             check. In another history they count as lost.
+        handled: for a consumer that keeps a history.
 
     Returns:
         The transaction's id, for `transaction_status`.
@@ -48,7 +68,8 @@ async def ack(
             be rolled back.
     """
     try:
-        xid: int = await executor.fetchval(_ACK, consumer, leases, seqs, now, history)
+        statement = _ACK if handled is None else _ACK_HANDLED
+        xid: int = await executor.fetchval(statement, consumer, leases, seqs, now, history, *(handled or ()))
     except Exception as error:  # of any driver
         if sqlstate(error) == "HR007":
             raise LeaseLost(first_line(error)) from error
@@ -57,9 +78,10 @@ async def ack(
 
 
 # In a transaction that got its id at its beginning. It returns no rows.
-_ACK_AT_COMMIT = (
-    "select where headrace_internal.ack_at_commit($1, $2, $3, coalesce($4, clock_timestamp()), $5, $6) is null"
+_ACKED = (
+    "select where headrace_internal.ack_at_commit($1, $2, $3, coalesce($4, clock_timestamp()), $5, $6{handled}) is null"
 )
+_ACK_AT_COMMIT, _ACK_HANDLED_AT_COMMIT = _ACKED.format(handled=""), _ACKED.format(handled=", $7, $8")
 
 
 class Acks(NamedTuple):
@@ -77,6 +99,7 @@ async def ack_and_commit(
     timeout: float,
     now: datetime | None = None,
     history: UUID | None = None,
+    handled: Handled | None = None,
     begin_next: bool = False,
 ) -> None:
     """Ack messages in the transaction of `hold`, as its last statement, and commit it, in one round trip.
@@ -86,7 +109,7 @@ async def ack_and_commit(
     Args:
         hold: a transaction that got its id at its beginning.
         timeout: the timeout for the answer in seconds.
-        now, history: see `ack`.
+        now, history, handled: see `ack`.
         begin_next: begin the next transaction in the same round trip, see `Hold.run_and_commit`. Then it may also be committed
             after another error of the server than those below.
 
@@ -97,9 +120,13 @@ async def ack_and_commit(
     leases, seqs = ",".join(map(str, acks.leases)), ",".join(map(str, acks.seqs))
     acked = (str(acks.consumer), f"{{{leases}}}", f"{{{seqs}}}")
     time, history_text = None if now is None else now.isoformat(), None if history is None else str(history)
-    arguments = (*acked, time, history_text, str(hold.xid))
+    arguments: tuple[str | None, ...] = (*acked, time, history_text, str(hold.xid))
+    statement = _ACK_AT_COMMIT
+    if handled is not None:
+        statement = _ACK_HANDLED_AT_COMMIT
+        arguments += (handled.process, None if handled.seconds is None else str(handled.seconds))
     try:
-        await hold.run_and_commit(_ACK_AT_COMMIT, arguments, timeout, begin_next=begin_next)
+        await hold.run_and_commit(statement, arguments, timeout, begin_next=begin_next)
     except Exception as error:
         if sqlstate(error) == "HR007":
             raise LeaseLost(first_line(error)) from error

@@ -126,6 +126,7 @@ create table headrace_internal.consumers (
     rate_limit       float8 check (rate_limit > 0),     -- messages a second, null for no limit
     rate_burst       int check (rate_burst > 0),        -- null for as many as are delivered in one second
     push             json,              -- where and how to push messages, null for a consumer that pulls
+    history          float8 check (history > 0),        -- seconds for which completions are kept, null for none
     deliver_policy   text not null default 'all'
                      check (deliver_policy in ('all', 'new', 'by_start_seq', 'by_start_time', 'last_per_key')),
     start_seq        bigint,
@@ -299,6 +300,25 @@ create table headrace_internal.replays (
     key_hash     bigint not null,
     primary key (consumer_id, seq)
 );
+
+-- What consumers have done with their messages, see completions.sql. A row has the messages of one settle call with the
+-- same outcome and the same upper bits of their seqs.
+create table headrace_internal.completions (
+    consumer_id  int not null,
+    at           timestamptz not null,
+    id           bigint generated always as identity,
+    bucket       bigint not null,       -- the seqs without their lowest 10 bits
+    outcome      text not null check (outcome in ('acked', 'expired', 'dropped', 'dead_letter')),
+    process      text,                  -- host:pid of the worker process, null for a client
+    places       smallint[] not null,   -- the lowest 10 bits of the seqs
+    attempts     int[],                 -- in the order of places. Null when each is the first attempt
+    seconds      real[],                -- in that order, how long each took. Null when that is known of none
+    primary key (consumer_id, at, id)   -- with the time first, so that a sequence that is set back does no harm
+) with (autovacuum_vacuum_scale_factor = 0.05, toast_tuple_target = 8160);
+-- As leases: compressing durations takes longer than writing them.
+alter table headrace_internal.completions
+    alter column places set storage external, alter column attempts set storage external, alter column seconds set storage external;
+create index completions_by_bucket on headrace_internal.completions (consumer_id, bucket, at);
 
 -- The messages that retention removed before they were delivered to a consumer.
 create table headrace_internal.gaps (
@@ -753,7 +773,7 @@ do $$
 declare
     v_table text;
 begin
-    foreach v_table in array array['cursors', 'frozen_holes', 'leases', 'acks', 'parked', 'tails', 'waits', 'commits',
+    foreach v_table in array array['cursors', 'frozen_holes', 'leases', 'acks', 'parked', 'tails', 'completions', 'waits', 'commits',
                                    'capture_positions', 'leaders', 'workers'] loop
         execute format('alter table headrace_internal.%I set (autovacuum_analyze_threshold = 2147483647)', v_table);
     end loop;

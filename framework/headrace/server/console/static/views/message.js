@@ -19,6 +19,8 @@ const COLUMNS = (stream) => [
 
 const attempts = (row) => (row.attempt ?? row.attempts ?? null) === null ? "–" : `${number(row.attempt ?? row.attempts)}`;
 
+const COMPLETED = { acked: "Acked", expired: "Expired", dropped: "Dropped", dead_letter: "Made a dead letter" };
+
 /** The state in words. */
 function Standing({ stream, row }) {
   const parts = [];
@@ -30,8 +32,9 @@ function Standing({ stream, row }) {
   if (row.lease_until) parts.push(html`Its lease ends <${Time} at=${row.lease_until} ago=${true} />. `);
   if (row.until) parts.push(html`It is redelivered <${Time} at=${row.until} ago=${true} />. `);
   if (row.behind) parts.push(html`It waits for <a href=${messageAt(stream, row.behind)}>message ${number(row.behind)}</a> of the same key. `);
-  if (row.state === "acked") parts.push(row.acked_by ? html`Done by <${Time} at=${row.acked_by} />. ` : "Done.");
+  if (row.state === "acked" && !row.history.length) parts.push(row.acked_by ? html`Done by <${Time} at=${row.acked_by} />. ` : "Done.");
   if (row.state === "dead_letter") parts.push(html`<a href=${`${consumerAt(stream, row.consumer)}/dead-letters`}>Dead letter</a>${row.reason ? `: ${sentence(row.reason)}` : ". "}`);
+  for (const one of row.history) parts.push(html`<div>${COMPLETED[one.outcome]} <${Time} at=${one.at} /> by ${one.process ?? "a client"}, attempt ${number(one.attempts)}${one.seconds === null ? "" : `, after ${one.seconds.toFixed(3)} s`}.</div>`);
   if (row.failed_at) parts.push(html`Its last attempt failed <${Time} at=${row.failed_at} ago=${true} />${row.failed_by ? ` in ${row.failed_by}` : ""}. `);
   if (row.error) parts.push(html`<code class="error-code">${row.error}</code>`);
   return html`<span>${parts.length ? parts : "–"}</span>`;

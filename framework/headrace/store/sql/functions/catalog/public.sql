@@ -113,14 +113,15 @@ end $$;
 
 -- Ack messages in the transaction of the caller, see transactions.sql.
 create or replace function headrace.ack(
-    p_consumer int, p_leases bigint[], p_seqs bigint[], p_now timestamptz default clock_timestamp(), p_timeline uuid default null
+    p_consumer int, p_leases bigint[], p_seqs bigint[], p_now timestamptz default clock_timestamp(), p_timeline uuid default null,
+    p_process text default null, p_seconds real default null
 ) returns xid8
 language plpgsql as $$
 begin
     if pg_catalog.has_schema_privilege('headrace_internal', 'create') or not headrace.needs_grant('consume %I --stream NAME') then
-        return headrace_internal.ack_messages(p_consumer, p_leases, p_seqs, p_now, p_timeline);
+        return headrace_internal.ack_messages(p_consumer, p_leases, p_seqs, p_now, p_timeline, p_process, p_seconds);
     end if;
-    return headrace_granted.ack_messages(p_consumer, p_leases, p_seqs, p_now, p_timeline);
+    return headrace_granted.ack_messages(p_consumer, p_leases, p_seqs, p_now, p_timeline, p_process, p_seconds);
 end $$;
 
 -- Create a stream, see streams.sql. Returns its id.

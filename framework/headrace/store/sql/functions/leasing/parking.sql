@@ -11,11 +11,19 @@
 --   leased --reject, invalid--> dead
 
 -- A message that its lease returns. outcome: 'retry', 'release', 'reject' or 'invalid'. crashes: how often in a row it has
--- crashed by now. delay: seconds until it may be delivered again, or null for now.
+-- crashed by now. delay: seconds until it may be delivered again, or null for now. seconds: how long its handler took,
+-- null if that is not known.
 create type headrace_internal.returned_message as (
     seq bigint, hash bigint, attempts int, crashes int, outcome text, delay float8, error text, error_type text, traceback text,
-    process text
+    process text, seconds real
 );
+
+-- Return whether a message is not delivered again.
+create or replace function headrace_internal.is_final(p_message headrace_internal.returned_message, p_max_deliver int) returns boolean
+language sql immutable as $$
+    select p_message.outcome in ('reject', 'invalid')
+           or p_message.outcome = 'retry' and p_max_deliver <> -1 and p_message.attempts >= p_max_deliver
+$$;
 
 -- Return a failed attempt as far as it is kept.
 create or replace function headrace_internal.kept_failure(p_at timestamptz, p_error text, p_error_type text, p_process text) returns headrace_internal.failed_attempt
@@ -26,7 +34,7 @@ $$;
 -- Return a message of a lease as one that is released. attempt and crash are as in the lease.
 create or replace function headrace_internal.released(p_seq bigint, p_hash bigint, p_attempt int, p_crash int) returns headrace_internal.returned_message
 language sql immutable as $$
-    select row(p_seq, p_hash, coalesce(p_attempt, 1), coalesce(p_crash, 0), 'release', null, null, null, null, null)::headrace_internal.returned_message
+    select row(p_seq, p_hash, coalesce(p_attempt, 1), coalesce(p_crash, 0), 'release', null, null, null, null, null, null)::headrace_internal.returned_message
 $$;
 
 -- Expire the leases past their time, and with them every lease of their owners. An owner may hold a run of one key
@@ -82,7 +90,7 @@ begin
                seq, hash, attempt, case when counts then crash + 1 else crash end, case when counts then 'retry' else 'release' end, null,
                format('The lease expired: the process that worked on it died, froze, or lost its connection, %s in a row.',
                       headrace_internal.count_of(crash + 1, 'time')), 'LeaseExpired', null,
-               process)::headrace_internal.returned_message)
+               process, null)::headrace_internal.returned_message)
         into v_back from held;
     perform headrace_internal.put_back(p_consumer, p_stream, v_back, p_now);
     perform headrace_internal.delete_ended_acks(p_consumer.id, v_leases);
@@ -120,9 +128,7 @@ begin
                                                          (select min(seq) from unnest(p_messages)));
     end if;
 
-    select coalesce(bool_or(outcome in ('reject', 'invalid')
-                            or outcome = 'retry' and p_consumer.max_deliver <> -1 and attempts >= p_consumer.max_deliver), false)
-        into v_dead from unnest(p_messages);
+    select coalesce(bool_or(headrace_internal.is_final(m, p_consumer.max_deliver)), false) into v_dead from unnest(p_messages) as m;
     if v_dead then
         perform headrace_internal.insert_dead_letters(p_consumer, p_stream, p_messages, p_now);
     end if;
@@ -147,7 +153,7 @@ begin
 end $$;
 
 -- Store those of these messages as dead letters that were rejected, are invalid, or failed too often, unless the
--- consumer drops the latter.
+-- consumer drops the latter. All of them are completed.
 create or replace function headrace_internal.insert_dead_letters(
     p_consumer headrace_internal.consumers, p_stream headrace_internal.streams, p_messages headrace_internal.returned_message[], p_now timestamptz
 ) returns void
@@ -159,8 +165,7 @@ begin
         with failed as materialized (
             select seq, hash, attempts, headrace_internal.kept_failure($5, error, error_type, process) as failure, traceback,
                    case outcome when 'reject' then 'rejected' when 'invalid' then 'invalid' else 'exhausted' end as reason
-            from unnest($1)
-            where outcome in ('reject', 'invalid') or outcome = 'retry' and $2 <> -1 and attempts >= $2
+            from unnest($1) as m where headrace_internal.is_final(m, $2)
         ), dead as materialized (
             -- Of a message that is no longer in its stream nothing is left to keep, and it must not block its key: nobody could
             -- free it. Only the count says that it was there.
@@ -175,7 +180,7 @@ begin
                 set attempts = excluded.attempts, reason = excluded.reason, error = excluded.error,
                     error_type = excluded.error_type, traceback = excluded.traceback, blocks = excluded.blocks, died_at = excluded.died_at
         )
-        select count(*) as count, min(seq) as lowest, max(seq) as highest from failed
+        select count(*) as count, min(seq) as lowest, max(seq) as highest, (select array_agg(seq) from dead) as dead from failed
         where (reason <> 'exhausted' or $4 <> 'drop') and seq not in (select seq from dead) and not headrace_internal.is_erased($6, seq)
         $sql$, headrace_internal.table_of_range(p_stream, (select min(seq) from unnest(p_messages)), (select max(seq) from unnest(p_messages))))
         into v_removed
@@ -183,6 +188,13 @@ begin
     -- With one message per key, a newer message has replaced it and is delivered.
     if v_removed.count > 0 and not p_stream.one_message_per_key then
         perform headrace_internal.record_gap(p_consumer.id, v_removed.count, v_removed.lowest, v_removed.highest + 1, p_now);
+    end if;
+    if p_consumer.history is not null then
+        perform headrace_internal.record_completions(p_consumer.id, d.process, d.messages, p_now)
+            from (
+                select m.process, array_agg(row(m.seq, m.attempts, m.seconds, case when m.seq = any (v_removed.dead) then 'dead_letter' else 'dropped' end)
+                                            ::headrace_internal.completed_message) as messages
+                from unnest(p_messages) as m where headrace_internal.is_final(m, p_consumer.max_deliver) group by m.process) as d;
     end if;
 end $$;
 

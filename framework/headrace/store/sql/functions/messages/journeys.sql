@@ -1,8 +1,8 @@
 -- journeys: where a message is in each consumer, from what the engine has: leases, acks of transactions, parked messages,
 -- tails, dead letters, replays, positions and holes.
 --
--- Nothing is kept about a message that is done. So such a message is recognized by what is not there: the position has
--- passed it, and it is in none of these tables.
+-- Without a history, nothing is kept about a message that is done. So such a message is recognized by what is not there: the
+-- position has passed it, and it is in none of these tables.
 
 create type headrace_internal.message_place as (
     place       text,           -- lease, ack, parked, letter, tail, replay, ahead, hole or passed
@@ -118,7 +118,8 @@ end $$;
 -- Return where a message is in each consumer of its stream, by name: in the first p_limit after p_after.
 --
 -- Of a message that is no longer in the stream, p_key is null, and only consumers are returned that have it still: as a
--- dead letter, in a lease, or in the last gap that retention has left them.
+-- dead letter, in a lease, in their history, or in the last gap that retention has left them.
+-- `completed`: an array of its newest completions as in completions.sql, null if the consumer keeps no history or has none.
 -- `process`, `host`, `pid`: of the process whose heartbeat has the owner of the lease. Null for an owner of no process,
 -- such as an HTTP client, or if its heartbeat has no room for it.
 -- Granted: consume
@@ -127,7 +128,7 @@ create or replace function headrace_internal.journey(
 )
 returns table (consumer_id uuid, consumer text, place headrace_internal.message_place, process uuid, host text, pid int, "position" bigint,
                paused_until timestamptz, filtered boolean, deliver_policy text, start_seq bigint, start_time timestamptz, began_at timestamptz,
-               gap_lower bigint, gap_upper bigint, gap_at timestamptz)
+               gap_lower bigint, gap_upper bigint, gap_at timestamptz, completed json)
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
     v_stream    headrace_internal.streams;
@@ -144,7 +145,9 @@ begin
         place := headrace_internal.place_of_message(v_stream, v_consumer, v_cursor, p_seq, hashtextextended(p_key, 0));
         select g.lower, g.upper, g.happened_at into gap_lower, gap_upper, gap_at
             from headrace_internal.gaps as g where g.consumer_id = v_consumer.id and p_seq >= g.lower and p_seq < g.upper;
-        continue when p_key is null and (place).place not in ('lease', 'ack', 'letter') and gap_at is null;
+        completed := case when v_consumer.history is not null then (
+            select json_agg(c) from headrace_internal.completions_of_messages(v_consumer.id, array[p_seq], 10, p_now) as c) end;
+        continue when p_key is null and (place).place not in ('lease', 'ack', 'letter') and gap_at is null and completed is null;
         process := null;
         if (place).owner is not null then
             select o.process, o.host, o.pid into process, host, pid from headrace_internal.process_of_owner((place).owner) as o;

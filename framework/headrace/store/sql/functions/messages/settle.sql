@@ -14,6 +14,8 @@
 -- p_leases, p_seqs, p_failures: single messages. A failure is null for an ack, or {"kind", "delay", "error", "error_type",
 -- "traceback", "process"}, all but the first optional. For the kinds see headrace_internal.returned_message.
 --
+-- p_report: of the worker process, for a consumer that keeps a history, see completions.sql.
+--
 -- p_timeline: the history in which the caller has these leases, see history.sql. After a rewind a lease may exist again,
 -- with messages that its worker has settled and forgotten. So in another history nothing is settled.
 --
@@ -22,11 +24,12 @@
 -- Granted: consume
 create or replace function headrace_internal.settle_outcomes(
     p_consumer int, p_whole bigint[], p_leases bigint[], p_seqs bigint[], p_failures json[],
-    p_now timestamptz default clock_timestamp(), p_timeline uuid default null
+    p_now timestamptz default clock_timestamp(), p_timeline uuid default null, p_report headrace_internal.handling_report default null
 ) returns table (lost_lease bigint, lost_seq bigint, lease_gone boolean)
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set plan_cache_mode = force_generic_plan as $$
 declare
     v_done    record;
+    v_keeps   boolean;      -- whether the consumer keeps a history
     v_back    bigint[];
     v_ended   bigint[];
     v_parked  bigint;
@@ -39,7 +42,15 @@ begin
         return query select null::bigint, null::bigint, true;
         return;
     end if;
-    if cardinality(p_leases) > 0 or cardinality(p_whole) > 1 then
+    v_keeps := (select c.history is not null from headrace_internal.consumers as c where c.id = p_consumer);
+    if v_keeps then
+        -- Waits for transactions that have acked a message of these leases, and recorded it.
+        perform from headrace_internal.leases where consumer_id = p_consumer and lease_id = any (p_whole || p_leases)
+            order by lease_id for update;
+        perform headrace_internal.record_acks(
+            p_consumer, p_whole, array_agg(a.lease_id), array_agg(a.seq), p_report, false, p_now)
+            from unnest(p_leases, p_seqs, p_failures) as a(lease_id, seq, failure) where a.failure is null;
+    elsif cardinality(p_leases) > 0 or cardinality(p_whole) > 1 then
         perform from headrace_internal.leases where consumer_id = p_consumer and lease_id = any (p_whole || p_leases)
             order by lease_id for no key update;
     end if;
@@ -88,7 +99,10 @@ begin
         )
         select array_agg(row(seq, hash, attempt, case outcome when 'release' then crash else 0 end, outcome, (failure ->> 'delay')::float8,
                              failure ->> 'error', failure ->> 'error_type', failure ->> 'traceback',
-                             failure ->> 'process')::headrace_internal.returned_message) as messages,
+                             failure ->> 'process',
+                             case when v_keeps then (
+                                 select r.seconds from unnest(p_report.seqs, p_report.seconds) as r(seq, seconds) where r.seq = held.seq limit 1)
+                             end)::headrace_internal.returned_message) as messages,
                (select max(since) from locked) as since,
                (select array_agg(array[a.lease_id, a.seq, (a.lease_id not in (select lease_id from locked))::int]) from asked as a
                 where not exists (select from held as h where h.lease_id = a.lease_id and h.seq = a.seq

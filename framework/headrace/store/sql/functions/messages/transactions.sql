@@ -19,17 +19,19 @@
 
 -- Ack messages in the caller's transaction.
 -- p_leases, p_seqs: the messages, in parallel. p_timeline: the history in which the caller has the leases, see
--- history.sql. Null skips that check. Returns the transaction's id. If the response to a COMMIT is lost,
+-- history.sql. Null skips that check. p_process, p_seconds: the worker process and how long its handler has taken, which a
+-- history keeps, see completions.sql. Null for a client. Returns the transaction's id. If the response to a COMMIT is lost,
 -- pg_xact_status reports by this id whether it took place.
 -- Granted: consume
 create or replace function headrace_internal.ack_messages(
-    p_consumer int, p_leases bigint[], p_seqs bigint[], p_now timestamptz, p_timeline uuid
+    p_consumer int, p_leases bigint[], p_seqs bigint[], p_now timestamptz, p_timeline uuid, p_process text default null,
+    p_seconds real default null
 ) returns xid8
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan as $$
 begin
     -- A process that freezes between its ack and its COMMIT would keep the lease forever.
     perform set_config('idle_in_transaction_session_timeout', '2s', true);
-    perform headrace_internal.ack_at_commit(p_consumer, p_leases, p_seqs, p_now, p_timeline, null);
+    perform headrace_internal.ack_at_commit(p_consumer, p_leases, p_seqs, p_now, p_timeline, null, p_process, p_seconds);
     return pg_current_xact_id();
 end $$;
 
@@ -38,27 +40,38 @@ end $$;
 -- Returns 1. The statement that calls it must return no rows.
 -- Granted: consume
 create or replace function headrace_internal.ack_at_commit(
-    p_consumer int, p_leases bigint[], p_seqs bigint[], p_now timestamptz, p_timeline uuid, p_xid bigint
+    p_consumer int, p_leases bigint[], p_seqs bigint[], p_now timestamptz, p_timeline uuid, p_xid bigint, p_process text default null,
+    p_seconds real default null
 ) returns int
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan as $$
+declare
+    v_keeps  boolean;       -- whether the consumer keeps a history
 begin
     if p_xid is not null and pg_current_xact_id_if_assigned() is distinct from p_xid::text::xid8 then
         raise exception using errcode = 'invalid_transaction_state', message = format('The transaction %s has ended.', p_xid);
     elsif cardinality(p_seqs) <> 1 then
         perform headrace_internal.ack_several(p_consumer, p_leases, p_seqs, p_now, p_timeline);
-        return 1;
+        v_keeps := (select c.history is not null from headrace_internal.consumers as c where c.id = p_consumer);
+    else
+        -- Handlers of single messages call this once for each message, so it is one statement without a join. The primary key
+        -- refuses a message that was acked before, and waits for a transaction that is acking it.
+        insert into headrace_internal.acks (consumer_id, lease_id, seq)
+            select p_consumer, p_leases[1], p_seqs[1] from headrace_internal.leases
+            where consumer_id = p_consumer and lease_id = p_leases[1] and expires_at > p_now and p_seqs[1] = any (seqs)
+              and (p_timeline is null or p_timeline = (
+                  select headrace_internal.fence_identity(id, xmin, p_timeline) from headrace_internal.history order by id limit 1))
+            for key share
+            on conflict do nothing
+            returning (select c.history is not null from headrace_internal.consumers as c where c.id = p_consumer) into v_keeps;
+        if not found then
+            perform headrace_internal.raise_lease_lost(p_seqs[1]);
+        end if;
     end if;
-    -- Handlers of single messages call this once for each message, so it is one statement without a join. The primary key
-    -- refuses a message that was acked before, and waits for a transaction that is acking it.
-    insert into headrace_internal.acks (consumer_id, lease_id, seq)
-        select p_consumer, p_leases[1], p_seqs[1] from headrace_internal.leases
-        where consumer_id = p_consumer and lease_id = p_leases[1] and expires_at > p_now and p_seqs[1] = any (seqs)
-          and (p_timeline is null or p_timeline = (
-              select headrace_internal.fence_identity(id, xmin, p_timeline) from headrace_internal.history order by id limit 1))
-        for key share
-        on conflict do nothing;
-    if not found then
-        perform headrace_internal.raise_lease_lost(p_seqs[1]);
+    if v_keeps then
+        perform headrace_internal.record_acks(
+            p_consumer, '{}', p_leases, p_seqs,
+            case when p_process is not null then
+                row(p_process, p_seqs, array_fill(p_seconds, array[cardinality(p_seqs)]), null)::headrace_internal.handling_report end, true, p_now);
     end if;
     return 1;
 end $$;
