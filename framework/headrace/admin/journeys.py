@@ -65,7 +65,12 @@ def stop_of(place: ConsumerPlace, message: StoredMessage | None, now: datetime) 
         reason="",
         attempts=place.attempts,
         behind=place.head,
+        cancelled_at=place.requested_at,
+        cancelled_by=place.requested_by,
     )
+    if place.requested_at is not None and _is_cancelled(place):
+        reason = f"It was cancelled at {_text(place.requested_at)} by {place.requested_by}."
+        return _became(stop, "cancelled", reason, attempts=None, behind=None)
     match place.place:
         case "lease":
             return _in_flight(stop, place, now)
@@ -81,6 +86,11 @@ def stop_of(place: ConsumerPlace, message: StoredMessage | None, now: datetime) 
     return _passed(stop, place, message, now)
 
 
+def _is_cancelled(place: ConsumerPlace) -> bool:
+    """Whether a message whose cancellation was requested is done without being handled, or will be."""
+    return place.outcome == "cancelled" if place.place == "passed" else place.outcome is None and place.place in ("ahead", "hole")
+
+
 def _became(stop: JourneyStop, state: str, reason: str, **changes: Any) -> JourneyStop:
     return msgspec.structs.replace(stop, state=state, reason=reason, **changes)
 
@@ -94,6 +104,8 @@ def _in_flight(stop: JourneyStop, place: ConsumerPlace, now: datetime) -> Journe
         reason = "An HTTP client has it, or a process that has not reported it yet."
     if place.until is not None and place.until <= now:
         reason += " Its lease has expired, so the next lease call takes it back."
+    if place.requested_at is not None and place.outcome is None:
+        reason += f" Its cancellation was requested at {_text(place.requested_at)}, and counts once its handler has ended."
     if place.head is not None:
         reason += f" It waits there for the message {place.head} of its key."
     return _became(stop, "in_flight", reason, attempt=place.attempts, lease_until=place.until, owner=owner)
@@ -161,6 +173,9 @@ def _passed(stop: JourneyStop, place: ConsumerPlace, message: StoredMessage | No
     if place.wanted is False:
         what = "Its key does not match the filters" if not place.by_key else "It does not meet the condition"
         return _became(stop, "filtered", f"{what} of the consumer, as they are now.")
+    if place.requested_at is not None:
+        reason = f"Its handler was done before the cancellation that was requested at {_text(place.requested_at)}."
+        return _became(stop, "acked", reason)
     before = None if message is None else _before_start(place, message)
     if before is not None:
         reason = f"{before} It was delivered only if the consumer was moved back to it later, which is not remembered."

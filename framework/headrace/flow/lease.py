@@ -20,6 +20,7 @@ class Lease:
         "_lane_of",
         "_lanes",
         "_seqs",
+        "cancelled",
         "deadline",
         "done",
         "durable",
@@ -51,6 +52,7 @@ class Lease:
         self.lingers = False  # whether its acks wait for the rest of it
         self.lost = False
         self.hold = False
+        self.cancelled: set[int] | None = None  # those that an operator has cancelled, None for none
         self.settled: set[int] | None = None  # those that were collected one by one
         self._seqs = seqs
         self._lanes = lanes

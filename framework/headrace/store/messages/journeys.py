@@ -43,6 +43,8 @@ class ConsumerPlace(msgspec.Struct, frozen=True, kw_only=True):
         filtered: whether the consumer has filters or a condition.
         began_at: when the consumer was created.
         gap_lower, gap_upper, gap_at: the gap that has the message: the last one that retention left to the consumer.
+        requested_at, requested_by: of its cancellation.
+        outcome: of its cancellation: cancelled, or finished if the handler was done before. None while it is pending.
     """
 
     consumer_id: UUID
@@ -75,6 +77,9 @@ class ConsumerPlace(msgspec.Struct, frozen=True, kw_only=True):
     gap_lower: int | None
     gap_upper: int | None
     gap_at: datetime | None
+    requested_at: datetime | None
+    requested_by: str | None
+    outcome: str | None
 
 
 async def message_by_seq(
@@ -114,7 +119,8 @@ async def journey(
     """
     arguments = (stream, seq, key, limit, after, now)
     rows: list[Any] = await executor.fetch(
-        "select j.*, (j.place).* from headrace_internal.journey($1, $2, $3, $4, $5, coalesce($6, clock_timestamp())) as j",
+        """select j.*, (j.place).*, (j.cancellation).requested_at, (j.cancellation).requested_by, (j.cancellation).outcome
+           from headrace_internal.journey($1, $2, $3, $4, $5, coalesce($6, clock_timestamp())) as j""",
         *arguments,
     )
     return [_place(row) for row in rows]

@@ -137,6 +137,7 @@ begin
     if p_dry_run or v_seqs = '{}' then
         return cardinality(v_seqs);
     end if;
+    perform headrace_internal.end_cancellations(v_cursor, clock_timestamp());
     v_next := v_cursor;
     with redriven as (
         delete from headrace_internal.dead_letters as d using unnest(v_seqs) as c(seq)

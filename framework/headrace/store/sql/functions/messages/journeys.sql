@@ -1,8 +1,8 @@
 -- journeys: where a message is in each consumer, from what the engine has: leases, acks of transactions, parked messages,
 -- tails, dead letters, replays, positions and holes.
 --
--- Nothing is kept about a message that is done. So such a message is recognized by what is not there: the position has
--- passed it, and it is in none of these tables.
+-- Nothing is kept about a message that is done, unless it was cancelled. So such a message is recognized by what is not there:
+-- the position has passed it, and it is in none of these tables.
 
 create type headrace_internal.message_place as (
     place       text,           -- lease, ack, parked, letter, tail, replay, ahead, hole or passed
@@ -127,7 +127,7 @@ create or replace function headrace_internal.journey(
 )
 returns table (consumer_id uuid, consumer text, place headrace_internal.message_place, process uuid, host text, pid int, "position" bigint,
                paused_until timestamptz, filtered boolean, deliver_policy text, start_seq bigint, start_time timestamptz, began_at timestamptz,
-               gap_lower bigint, gap_upper bigint, gap_at timestamptz)
+               gap_lower bigint, gap_upper bigint, gap_at timestamptz, cancellation headrace_internal.cancellations)
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
     v_stream    headrace_internal.streams;
@@ -145,6 +145,8 @@ begin
         select g.lower, g.upper, g.happened_at into gap_lower, gap_upper, gap_at
             from headrace_internal.gaps as g where g.consumer_id = v_consumer.id and p_seq >= g.lower and p_seq < g.upper;
         continue when p_key is null and (place).place not in ('lease', 'ack', 'letter') and gap_at is null;
+        cancellation := null;
+        select c.* into cancellation from headrace_internal.cancellations as c where c.consumer_id = v_consumer.id and c.seq = p_seq;
         process := null;
         if (place).owner is not null then
             select o.process, o.host, o.pid into process, host, pid from headrace_internal.process_of_owner((place).owner) as o;
