@@ -64,8 +64,8 @@ class Cancelling(Base):
                 cancellations of messages that the consumer has not reached would be pending. By key, those before stay
                 cancelled.
         """
-        _check_choice(seqs, key, unique_key)
         consumer = await self._consumer(stream, name)
+        _check_choice(seqs, key, unique_key)
         if key is not None:
             return Cancellation(cancelled=await self._cancel_key(stream, name, consumer, key))
         by, chosen = self._by, sorted(set(seqs or ()))

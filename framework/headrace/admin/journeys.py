@@ -88,7 +88,11 @@ def stop_of(place: ConsumerPlace, message: StoredMessage | None, now: datetime) 
 
 def _is_cancelled(place: ConsumerPlace) -> bool:
     """Whether a message whose cancellation was requested is done without being handled, or will be."""
-    return place.outcome == "cancelled" if place.place == "passed" else place.outcome is None and place.place in ("ahead", "hole")
+    return (
+        place.outcome == "cancelled"
+        if place.place == "passed"
+        else place.outcome is None and place.place in ("ahead", "hole")
+    )
 
 
 def _became(stop: JourneyStop, state: str, reason: str, **changes: Any) -> JourneyStop:
@@ -105,7 +109,9 @@ def _in_flight(stop: JourneyStop, place: ConsumerPlace, now: datetime) -> Journe
     if place.until is not None and place.until <= now:
         reason += " Its lease has expired, so the next lease call takes it back."
     if place.requested_at is not None and place.outcome is None:
-        reason += f" Its cancellation was requested at {_text(place.requested_at)}, and counts once its handler has ended."
+        reason += (
+            f" Its cancellation was requested at {_text(place.requested_at)}, and counts once its handler has ended."
+        )
     if place.head is not None:
         reason += f" It waits there for the message {place.head} of its key."
     return _became(stop, "in_flight", reason, attempt=place.attempts, lease_until=place.until, owner=owner)

@@ -202,11 +202,12 @@ class Actors:
                 yield
 
     def stop_cancelled(self) -> None:
-        """Stop handlers all of whose messages are cancelled."""
+        """Stop handlers all of whose messages without an outcome are cancelled."""
         for slot in list(self._slots):
             if slot.delivery is None or slot.overdue or slot.stopped:
                 continue
-            if all(message.cancelled for message in slot.delivery.messages if not message.settled):
+            unsettled = [message for message in slot.delivery.messages if not message.settled]
+            if unsettled and all(message.cancelled for message in unsettled):
                 slot.stop_message(scoped=self._timed or self._work.batches is not None)
 
     def _wake_one(self) -> None:
