@@ -75,7 +75,7 @@ async def test_a_cancellation_is_in_the_audit_log_if_it_cancels_anything(
     await admin.cancel(*SHIP, key="b")
     entries = [entry for entry in await admin.audit(limit=10) if entry.action == "consumer.cancel"]
     assert [entry.details["messages"] for entry in entries] == [2, 1]
-    assert (entries[0].details["key"], entries[0].name, entries[0].stream) == ("b", "ship", "orders")
+    assert (entries[0].details["key"], entries[0].object.name, entries[0].stream) == ("b", "ship", "orders")
 
 
 async def test_a_journey_says_that_a_message_was_cancelled(admin: Admin, database: store.Database) -> None:

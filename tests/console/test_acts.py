@@ -62,7 +62,7 @@ async def _letter(app: App) -> int | None:
     """Publish to a stream with a consumer that nobody runs."""
     await app.admin.create_stream("letters")
     await app.admin.create_consumer(ConsumerSpec(stream="letters", name="post"))
-    return await app.publish("letters", "letters.1", {})
+    return await app.admin.send("letters", "letters.1", "{}")
 
 
 def test_a_message_is_cancelled_for_a_consumer(open_page: OpenPage, world: World) -> None:

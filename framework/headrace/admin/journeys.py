@@ -88,11 +88,9 @@ def stop_of(place: ConsumerPlace, message: StoredMessage | None, now: datetime) 
 
 def _is_cancelled(place: ConsumerPlace) -> bool:
     """Whether a message whose cancellation was requested is done without being handled, or will be."""
-    return (
-        place.outcome == "cancelled"
-        if place.place == "passed"
-        else place.outcome is None and place.place in ("ahead", "hole")
-    )
+    if place.outcome is None:
+        return place.place in ("ahead", "hole") or (place.place == "passed" and not place.was_at_work)
+    return place.place == "passed" and place.outcome == "cancelled"
 
 
 def _became(stop: JourneyStop, state: str, reason: str, **changes: Any) -> JourneyStop:

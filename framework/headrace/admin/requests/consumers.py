@@ -25,7 +25,8 @@ class Cancel(Struct, kw_only=True, forbid_unknown_fields=True):
     """Which messages are cancelled. Exactly one of the fields is given."""
 
     seqs: Annotated[
-        list[Seq] | None, Meta(min_length=1, max_length=MAX_CHOSEN, description="These messages, waiting or at work.")
+        Annotated[list[Seq], Meta(min_length=1, max_length=MAX_CHOSEN)] | None,
+        Meta(description="These messages, waiting or at work."),
     ] = None
     key: Annotated[
         str | None, Meta(description="The messages of this key that wait now.", examples=["orders.us.42"])
