@@ -27,8 +27,8 @@ const COLUMNS = (stream) => [
 export function Cancel({ stream, consumer, seq, done, close }) {
   const target = path`streams/${stream}/consumers/${consumer}/cancel`;
   const body = { seqs: [seq] };
-  const after = ({ data }) => {
-    say(data.cancelled ? `Message ${number(seq)} is cancelled.` : data.stopping ? `The handler of message ${number(seq)} is being stopped.` : `Message ${number(seq)} is done already.`);
+  const after = (answer) => {
+    say(answer.cancelled ? `Message ${number(seq)} is cancelled.` : answer.stopping ? `The handler of message ${number(seq)} is being stopped.` : `Message ${number(seq)} is done already.`);
     done();
   };
   return html`<${Act} title=${`Cancel message ${number(seq)}`} verb="Cancel the message" danger=${true} close=${close}
