@@ -49,7 +49,7 @@ LONG_AGO, FAR_AWAY = datetime(2001, 1, 1, tzinfo=UTC), datetime(2101, 1, 1, tzin
 VALUES: dict[str, Any] = {
     "key": "k.1", "filter": ["k.1", "k.2"], "where": "data.n >= 2", "reason": "rejected", "error_type": "ValueError", "error": "no stock",
     "since": FAR_AWAY, "until": LONG_AGO, "seqs": [2], "start_seq": 2, "end_seq": 2, "start_time": FAR_AWAY, "end_time": LONG_AGO,
-    "dry_run": True, "anew": True, "tables": ["public.items"], "rate": 7, "repair": True,
+    "dry_run": True, "unique_key": "one", "anew": True, "tables": ["public.items"], "rate": 7, "repair": True,
     "pause.until": FAR_AWAY, "seq": 2, "limit": 1, "before": "2001-01-01T00:00:00+00:00,1,1",
 }  # fmt: skip
 """A value for each field of a body, except for those of an object, see `Object.values`."""

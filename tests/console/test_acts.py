@@ -58,6 +58,24 @@ def test_a_consumer_is_paused_and_resumed(open_page: OpenPage, world: World) -> 
     assert _consumer(world, "emails", "send").paused_until is None
 
 
+async def _letter(app: App) -> int | None:
+    """Publish to a stream with a consumer that nobody runs."""
+    await app.admin.create_stream("letters")
+    await app.admin.create_consumer(ConsumerSpec(stream="letters", name="post"))
+    return await app.admin.send("letters", "letters.1", "{}")
+
+
+def test_a_message_is_cancelled_for_a_consumer(open_page: OpenPage, world: World) -> None:
+    seq = world.do(_letter)
+    page = open_page(f"streams/letters/messages/{seq}")
+    page.click("Cancel", exact=True)
+    page.act("Cancel the message")
+    page.see(f"Message {seq} is cancelled.")
+    page.see("Cancelled ")
+    found = world.do(lambda app: app.admin.journey("letters", seq))
+    assert [stop.state for stop in found.consumers] == ["cancelled"]
+
+
 def test_the_settings_of_a_consumer_are_changed(open_page: OpenPage, world: World) -> None:
     page = open_page("streams/emails/consumers/send?tab=settings", permissions=["clipboard-read", "clipboard-write"])
     page.click("Edit settings")

@@ -30,7 +30,7 @@ PROMISES = {
 SEEN, SENT, SETTLED, COMMITTED = 1, 2, 3, 4
 """What is known of a message: it was leased, an outcome was sent, one was accepted, one was committed with effects."""
 
-_FINAL = frozenset(("ack", "reject", "invalid"))
+_FINAL = frozenset(("ack", "reject", "invalid", "cancel"))
 
 
 class Violation(NamedTuple):

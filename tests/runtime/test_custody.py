@@ -203,7 +203,7 @@ async def test_a_full_window_of_slow_handlers_keeps_its_keys_over_a_crash(
 async def both_checked_in(apps: tuple[App, App]) -> None:
     async def checked_in() -> bool:
         with suppress(StoreUnavailable):
-            history = await store.current_history(apps[0].database)
+            history = (await store.watched(apps[0].database, [])).history
             owners = await apps[0].database.fetch("select history from headrace_internal.owners")
             return history is not None and [row["history"] for row in owners] == [history] * 2
         return False

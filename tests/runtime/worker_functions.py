@@ -137,3 +137,9 @@ def forward(order: int) -> Any:
 
 def reject_in_a_group(order: Sum) -> None:
     raise ExceptionGroup("tasks", [Reject("no sixes"), Picky(why="too picky")])
+
+
+def hang_with_one(order: Sum) -> None:
+    write(order.into, os.getpid())
+    if order.numbers == [1]:
+        time.sleep(3600)

@@ -21,7 +21,7 @@ from typing import Any
 
 from tests.schedules import planted, states
 from tests.schedules.explore import Explorer, Outcome, Pair, pairs, prioritized
-from tests.schedules.operations import OPERATIONS
+from tests.schedules.operators import OPERATIONS
 from tests.schedules.schedules import Leg, Runner, Schedule
 from tests.support import servers
 

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 
 from tests.schedules import invariants, states
 from tests.schedules.log import Log, State
-from tests.schedules.operations import OPERATIONS, publish_sql
+from tests.schedules.operations import publish_sql
+from tests.schedules.operators import OPERATIONS
 from tests.schedules.schedules import Actor, Leg, Runner, Schedule
 from tests.schedules.sessions import Failed, Session
 

@@ -93,10 +93,13 @@ begin
                         select 'leases', consumer_id from headrace_internal.leases union all
                         select 'acks', consumer_id from headrace_internal.acks union all
                         select 'owners', consumer_id from headrace_internal.owners union all
+                        select 'cancellations', consumer_id from headrace_internal.cancellations union all
                         select 'replays', consumer_id from headrace_internal.replays) as r
                     where consumer_id not in (select id from headrace_internal.consumers)),
         'replays', (select coalesce(json_agg(seq order by seq), '[]') from headrace_internal.replays),
         'erased', (select coalesce(json_agg(seq order by seq), '[]') from headrace_internal.erasures),
+        'cancelled', (select coalesce(json_agg(json_build_array(seq, ended_at is null, coalesce(outcome, '')) order by seq), '[]')
+                      from headrace_internal.cancellations),
         'effects', (select coalesce(json_agg(seq order by seq), '[]') from gate.effects),
         'scheduled', (select coalesce(json_agg(key order by key), '[]') from headrace_internal.scheduled),
         'unique', (select coalesce(json_agg(json_build_array(unique_key, seq) order by unique_key, version), '[]') from headrace_internal.unique_keys)

@@ -28,16 +28,33 @@ def check(state: State, log: Log) -> Iterator[str]:
     yield from _tails(state, consumer["ordered"])
     yield from _acks(state, log)
     yield from _settings(state, log)
+    yield from _cancelled(state, log)
     if state["orphans"]:
         yield f"rows of consumers that do not exist: {state['orphans']}"
 
 
 def _unread(state: State) -> set[int]:
-    """The messages that lie above the cursor, or in its holes."""
+    """The messages that lie above the cursor, or in its holes, and are not cancelled."""
     position, holes = state["cursor"]["position"], _ranges(state["cursor"]["all_holes"])
     return {
         seq for seq, *_ in state["messages"] if seq > position or any(lower <= seq < upper for lower, upper in holes)
-    }
+    } - _requested(state)
+
+
+def _requested(state: State) -> set[int]:
+    """The messages whose cancellation is pending."""
+    return {seq for seq, is_pending, _ in state["cancelled"] if is_pending}
+
+
+def _cancelled(state: State, log: Log) -> Iterator[str]:
+    """A cancelled message waits nowhere, and the cursor says that a cancellation is pending."""
+    requested = _requested(state)
+    if requested and not state["cursor"]["cancelling"]:
+        yield f"the cancellations of {sorted(requested)} are pending, and lease calls do not look"
+    ended = {seq for seq, _, outcome in state["cancelled"] if outcome == "cancelled"}
+    waiting = {row[0] for table in ("parked", "tails") for row in state[table]} | set(state["replays"])
+    if not log.rewound and (left := (requested | ended) & waiting | ended & set(pending(state))):
+        yield f"cancelled messages wait to be delivered: {sorted(left)}"
 
 
 def _ranges(text: str) -> list[tuple[int, int]]:
@@ -64,6 +81,7 @@ def _places(state: State, log: Log) -> Iterator[str]:
     """Each committed message is unread, in flight, waiting, dead or done, and in one of these places only."""
     places = pending(state)
     done = _acked(log) | set(state["effects"]) | log.settled | set(state["erased"])
+    done |= {seq for seq, is_pending, outcome in state["cancelled"] if is_pending or outcome == "cancelled"}
     done |= set(range(log.forward + 1))
     dead = {row[0] for row in state["dead"]}
     for seq, key, _ in state["messages"]:
@@ -212,13 +230,15 @@ def check_delivery(delivery: Delivery, log: Log) -> Iterator[str]:
         earlier = {other for other in waiting & committed - mine if other < seq and keys.get(other) == keys.get(seq)}
         if earlier and not log.rewound and not after["compacted"]:
             yield f"message {seq} was delivered before {sorted(earlier)} of its key"
+        if seq in {one for one, _, outcome in before["cancelled"] if outcome != "finished"} and not log.rewound:
+            yield f"message {seq} was delivered after it was cancelled"
         if seq in delivery.acked and not log.rewound:
             yield f"message {seq} was delivered after it was acked"
 
 
 def drain(controller: Session, state: State, log: Log) -> Iterator[str]:
     """Deliver all that is left, in a year, and return what does not come, or in the wrong order."""
-    wanted = set(pending(state)) & {seq for seq, *_ in state["messages"]} - set(state["erased"])
+    wanted = set(pending(state)) & {seq for seq, *_ in state["messages"]} - set(state["erased"]) - _requested(state)
     keys = {seq: key for seq, key, _ in state["messages"]}
     delivered: set[int] = set()
     for batches in json.loads(controller.value(f"call gate.drain({state['consumer']['id']}, null)")):
@@ -235,5 +255,8 @@ def drain(controller: Session, state: State, log: Log) -> Iterator[str]:
             delivered |= set(batch)
     if missing := wanted - delivered:
         yield f"messages are never delivered: {sorted(missing)}"
+    # Dead letters are redriven, which an operator may want whatever was cancelled before.
+    if again := delivered & _requested(state) - {seq for seq, *_ in state["dead"]}:
+        yield f"messages were delivered after they were cancelled: {sorted(again)}"
     if not log.rewound and (again := delivered & _acked(log)):
         yield f"messages were delivered after they were acked: {sorted(again)}"

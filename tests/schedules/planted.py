@@ -235,6 +235,16 @@ BUGS = [
         "quiet", ("erase", "nack_ann", "release_ann"),
     ),
     Bug(
+        "a nack parks a message that is being cancelled", "cancellation", "cancel_messages",
+        "order by lease_id for key share;", "order by lease_id;",
+        "quiet", ("cancel", "nack_ann", "nack_later"),
+    ),
+    Bug(
+        "a cancelled message is read with the next ones", "cancellation", "lease",
+        "v_consumer.condition := headrace_internal.unread_condition(v_consumer, v_cursor.position);", "null;",
+        "quiet", ("cancel", "lease_ann"),
+    ),
+    Bug(
         "a paused consumer leases", "pause", "lease",
         "if v_consumer.paused_until > p_now then", "if false then",
         "paused", ("lease_bob", "pause"),

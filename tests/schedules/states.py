@@ -17,7 +17,7 @@ from tests.support import servers
 
 _TABLES = (
     "streams", "segments", "scheduled", "message_ids", "unique_keys", "erasures", "consumers", "cursors", "frozen_holes", "leases",
-    "acks", "owners", "parked", "tails", "dead_letters", "replays", "gaps", "waiting", "completions",
+    "acks", "owners", "parked", "tails", "dead_letters", "replays", "cancellations", "gaps", "waiting", "completions",
 )  # fmt: skip
 """The tables that operations change."""
 

@@ -174,6 +174,7 @@ BODIES: tuple[tuple[str, str, dict[str, Any] | None], ...] = (
     ("POST", "/streams/more/republish", {"target": "more"}),
     ("POST", "/streams/more/consumers/ship/pause", {}),
     ("POST", "/streams/more/consumers/ship/resume", None),
+    ("POST", "/streams/more/consumers/ship/cancel", {"seqs": [1]}),
     ("POST", "/streams/more/consumers/ship/seek", {"to": "end"}),
     ("POST", "/streams/more/consumers/ship/replay", {"start_seq": 1}),
     ("POST", "/jobs", {"kind": "purge", "stream": "more", "consumer": "ship", "selection": {"key": "a"}}),

@@ -44,7 +44,7 @@ async def test_a_token_opens_what_its_scope_names(api: Api) -> None:
         assert await status(publisher, "GET", f"/streams/orders{path}") == 403, path
     assert await status(reader, "GET", "/http-consumers/ship/next") == 200
     assert await status(reader, "GET", "/http_pull_consumers/ship/receive") == 200
-    for verb in ("pause", "seek", "replay", "dead_letters/redrive", "dead_letters/purge"):
+    for verb in ("pause", "seek", "replay", "cancel", "dead_letters/redrive", "dead_letters/purge"):
         assert await status(reader, "POST", f"/streams/orders/consumers/ship/{verb}", {}) in (403, 422), verb
     assert await status(reader, "POST", "/streams/orders/consumers/ship/pause") == 403
     assert await status(reader, "DELETE", "/streams/orders") == 403

@@ -12,7 +12,7 @@ import pytest
 
 from headrace import store
 from headrace.model.errors import LeaseLost
-from headrace.model.outcomes import RELEASE, Failure, HandlingReport, Settlement
+from headrace.model.outcomes import CANCEL, RELEASE, Failure, HandlingReport, Settlement
 from headrace.model.watching.completions import Completion
 from headrace.runtime.maintenance.completions import Completions
 from tests.conftest import Connect, Declare
@@ -100,6 +100,19 @@ async def test_the_attempt_that_succeeded_is_kept(database: store.Database, decl
     reader.clock.advance(60)
     await reader.drain("bob")
     assert await outcomes(reader) == [(1, "acked", 2), (2, "acked", 2)]
+
+
+async def test_a_message_that_was_cancelled_at_work_is_kept(database: store.Database, declare: Declare) -> None:
+    """One that is cancelled while it waits has no process and no duration. The list of cancellations has it."""
+    reader = await declare(history=DAY)
+    await publish(database, *"ab")
+    lease = (await reader.lease(limit=1)).lease_id or 0
+    assert await store.cancel(database, reader.id, [1, 2], by="ops") == ([2], [1], [])
+    report = HandlingReport("host:7", [1], [0.5])
+    settlement = Settlement([], [lease], [1], [CANCEL], report)
+    await store.settle(database, reader.id, settlement, now=reader.clock.now, process="host:7")
+    (found,) = await entries(reader)
+    assert (found.seq, found.outcome, found.seconds, found.process) == (1, "cancelled", 0.5, "host:7")
 
 
 async def test_messages_that_die_are_kept_with_their_process(database: store.Database, declare: Declare) -> None:

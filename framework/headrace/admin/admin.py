@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from headrace.admin.cancelling import Cancelling
 from headrace.admin.consumers import Consumers
 from headrace.admin.databases import Databases
 from headrace.admin.inspection import Inspection
@@ -16,7 +17,18 @@ from headrace.admin.watching.calls import Watching
 
 
 class Admin(
-    Streams, Messages, Consumers, Inspection, ManualAcks, Jobs, Sources, Schedules, Tokens, Databases, Watching
+    Streams,
+    Messages,
+    Consumers,
+    Cancelling,
+    Inspection,
+    ManualAcks,
+    Jobs,
+    Sources,
+    Schedules,
+    Tokens,
+    Databases,
+    Watching,
 ):
     """Operations on streams, consumers, sources and messages. Get it as `app.admin`.
 

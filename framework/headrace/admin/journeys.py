@@ -67,7 +67,12 @@ def stop_of(place: ConsumerPlace, message: StoredMessage | None, now: datetime) 
         attempts=place.attempts,
         behind=place.head,
         history=place.completed,
+        cancelled_at=place.requested_at,
+        cancelled_by=place.requested_by,
     )
+    if place.requested_at is not None and _is_cancelled(place):
+        reason = f"It was cancelled at {_text(place.requested_at)} by {place.requested_by}."
+        return _became(stop, "cancelled", reason, attempts=None, behind=None)
     match place.place:
         case "lease":
             return _in_flight(stop, place, now)
@@ -83,6 +88,13 @@ def stop_of(place: ConsumerPlace, message: StoredMessage | None, now: datetime) 
     return _passed(stop, place, message, now)
 
 
+def _is_cancelled(place: ConsumerPlace) -> bool:
+    """Whether a message whose cancellation was requested is done without being handled, or will be."""
+    if place.outcome is None:
+        return place.place in ("ahead", "hole") or (place.place == "passed" and not place.was_at_work)
+    return place.place == "passed" and place.outcome == "cancelled"
+
+
 def _became(stop: JourneyStop, state: str, reason: str, **changes: Any) -> JourneyStop:
     return msgspec.structs.replace(stop, state=state, reason=reason, **changes)
 
@@ -96,6 +108,10 @@ def _in_flight(stop: JourneyStop, place: ConsumerPlace, now: datetime) -> Journe
         reason = "An HTTP client has it, or a process that has not reported it yet."
     if place.until is not None and place.until <= now:
         reason += " Its lease has expired, so the next lease call takes it back."
+    if place.requested_at is not None and place.outcome is None:
+        reason += (
+            f" Its cancellation was requested at {_text(place.requested_at)}, and counts once its handler has ended."
+        )
     if place.head is not None:
         reason += f" It waits there for the message {place.head} of its key."
     return _became(stop, "in_flight", reason, attempt=place.attempts, lease_until=place.until, owner=owner)
@@ -158,7 +174,7 @@ def _passed(stop: JourneyStop, place: ConsumerPlace, message: StoredMessage | No
     stop = msgspec.structs.replace(stop, attempts=None, behind=None)
     if stop.history:
         last = stop.history[0]
-        state = "skipped" if last.outcome == "expired" else "acked"
+        state = {"expired": "skipped", "cancelled": "cancelled"}.get(last.outcome, "acked")
         acked = last.at if last.outcome == "acked" else None
         return _became(stop, state, completed(last), attempts=last.attempts, acked_by=acked)
     if place.gap_at is not None:
@@ -168,6 +184,9 @@ def _passed(stop: JourneyStop, place: ConsumerPlace, message: StoredMessage | No
     if place.wanted is False:
         what = "Its key does not match the filters" if not place.by_key else "It does not meet the condition"
         return _became(stop, "filtered", f"{what} of the consumer, as they are now.")
+    if place.requested_at is not None:
+        reason = f"Its handler was done before the cancellation that was requested at {_text(place.requested_at)}."
+        return _became(stop, "acked", reason)
     before = None if message is None else _before_start(place, message)
     if before is not None:
         reason = f"{before} It was delivered only if the consumer was moved back to it later, which is not remembered."
@@ -187,6 +206,7 @@ _COMPLETED: dict[CompletionOutcome, str] = {
     "expired": "It expired before its handler began, as {by} noticed at {at}.",
     "dropped": "It was dropped at {at} by {by} after its last attempt{took}.",
     "dead_letter": "It became a dead letter at {at} by {by}{took}, and was purged or redriven since.",
+    "cancelled": "It was cancelled while {by} had it, which ended at {at}{took}.",
 }
 
 

@@ -13,13 +13,13 @@ a crash could redeliver message 1 of a key but not message 7, which is settled a
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 from uuid import UUID
 
 from headrace.flow.lease import Lease
 from headrace.flow.signal import Signal
-from headrace.model.outcomes import Failure, HandlingReport, Settlement
+from headrace.model.outcomes import CANCEL, Failure, HandlingReport, Settlement
 from headrace.model.records import Lost
 
 LINGER = 0.05
@@ -87,9 +87,10 @@ class Parcel:
                 yield lease.lane(seq), seq
 
     def add_failure(self, message: InFlightMessage, failure: Failure) -> None:
-        """Add a message that failed or is released."""
+        """Add a message that failed, is released, or was cancelled."""
         self.messages += 1
-        self.keys.append(message.lane)
+        if failure is not CANCEL:
+            self.keys.append(message.lane)
         self.failures.append((message, failure))
         message.lease.note_settled((message.seq,))
 
@@ -137,7 +138,7 @@ class InFlightTracker(Generic[T]):
         linger: seconds that the acks of an unfinished lease wait for the rest of it.
         history: the history of the database in which all leases that aren't lost are known to be held, see
             `headrace.flow.verification`. None before the first check-in.
-        acked, expired, failed, lost: counts of messages. Released messages are in none of them.
+        acked, expired, cancelled, failed, lost: counts of messages. Released messages are in none of them.
         on_take: there is a new lease.
         on_outcome: there is something to settle, at once or soon: a failure, a lease that is done, or the first acks that
             begin to linger.
@@ -152,6 +153,7 @@ class InFlightTracker(Generic[T]):
         self.history: UUID | None = None
         self.acked = 0
         self.expired = 0
+        self.cancelled = 0
         self.failed = 0
         self.lost = 0
         self._whole: list[Lease] = []
@@ -260,6 +262,26 @@ class InFlightTracker(Generic[T]):
             self.failed += 1
         self.on_outcome()
 
+    def cancel(self, message: T) -> None:
+        """Record the end of a message that an operator has cancelled. It is settled like a failure, but nothing of it goes
+        back to the store, so its key stays open."""
+        InFlightTracker.fail(self, message, CANCEL)
+        self.failed -= 1
+        self.cancelled += 1
+
+    def note_cancelled(self, cancelled: Mapping[int, Iterable[int]]) -> bool:
+        """Note which messages an operator has cancelled, by lease. Returns whether one of them is news, and has no outcome that
+        was collected."""
+        found = False
+        for lease_id, seqs in cancelled.items():
+            lease = self.leases.get(lease_id)
+            if lease is not None and not lease.lost:
+                news = (lease.open.keys() & set(seqs)) - (lease.cancelled or set())
+                if news:
+                    lease.cancelled = (lease.cancelled or set()) | news
+                    found = True
+        return found
+
     def unsettled(self, lane: Hashable) -> bool:
         """Whether a message of this lane has an outcome that may not be in the store yet, not even
         through a transaction."""
@@ -363,12 +385,13 @@ class InFlightTracker(Generic[T]):
         return missing
 
     def statistics(self) -> dict[str, int]:
-        """Return the numbers of leases and messages held, and of messages acked, expired, failed and lost so far."""
+        """Return the numbers of leases and messages held, and of messages acked, expired, cancelled, failed and lost so far."""
         return {
             "leases": len(self.leases),
             "held": self.held,
             "acked": self.acked,
             "expired": self.expired,
+            "cancelled": self.cancelled,
             "failed": self.failed,
             "lost": self.lost,
         }

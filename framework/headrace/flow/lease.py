@@ -22,6 +22,7 @@ class Lease:
         "_lane_of",
         "_lanes",
         "_seqs",
+        "cancelled",
         "deadline",
         "done",
         "durable",
@@ -55,6 +56,7 @@ class Lease:
         self.lingers = False  # whether its acks wait for the rest of it
         self.lost = False
         self.hold = False
+        self.cancelled: set[int] | None = None  # those that an operator has cancelled, None for none
         self.settled: set[int] | None = None  # those that were collected one by one
         self.expired: list[int] | None = None  # those that expired before their handler began
         self.seconds: dict[int, float] | None = None  # how long handlers took, if each message is measured

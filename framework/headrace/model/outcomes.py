@@ -15,9 +15,9 @@ import msgspec
 from headrace.model.durations import Duration, seconds
 from headrace.model.errors import HeadraceError, LeaseLost
 
-Kind = Literal["ack", "retry", "release", "reject", "invalid"]
+Kind = Literal["ack", "retry", "release", "reject", "invalid", "cancel"]
 """ack: handled. retry: failed, and delivered again later. release: never started, and returned. reject and
-invalid: made a dead letter.
+invalid: made a dead letter. cancel: an operator has cancelled it, so it is done.
 """
 
 
@@ -121,6 +121,7 @@ class Failure(msgspec.Struct, frozen=True):
 
 
 RELEASE = Failure("release")
+CANCEL = Failure("cancel")
 
 
 class HandlingReport(msgspec.Struct, gc=False):

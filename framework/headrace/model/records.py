@@ -185,6 +185,17 @@ class Erasure(msgspec.Struct, frozen=True, kw_only=True):
     reason: str | None
 
 
+class Cancellation(msgspec.Struct, frozen=True, kw_only=True):
+    """The number of messages that a cancellation named, by what becomes of them."""
+
+    cancelled: int
+    """They were waiting, and will not be handled."""
+    stopping: int = 0
+    """They are at work. Their handlers are stopped."""
+    not_waiting: int = 0
+    """They are done, dead letters, not wanted by the consumer, or not in the stream."""
+
+
 PEEK_STATES = ("in_flight", "parked", "blocked", "next")
 """The states of messages that a consumer is working on or reads next, in the order in which they are listed."""
 

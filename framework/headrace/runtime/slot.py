@@ -30,17 +30,20 @@ class ActorSlot:
         delivery: the current message or batch. None in between.
         until: the deadline of the handler, on the actor's clock.
         scope: the scope to cancel in order to stop the handler. A cancelled scope is replaced.
-        overdue: whether it was cancelled because of the timeout.
+        overdue: whether it was cancelled because of the timeout, or since its message was cancelled.
         thread: the thread in which the handler runs, if it does in another one.
-        spoilt: whether the task can't be used any more, since your code has left a scope open in it.
+        spoilt: whether the task can't be used any more, since your code has left a scope open in it, or since it was
+            cancelled to stop one message.
+        replaced: whether another task takes the place of this one, because of that message.
     """
 
-    __slots__ = ("_whole", "delivery", "overdue", "scope", "spoilt", "task", "thread", "until")
+    __slots__ = ("_whole", "delivery", "overdue", "replaced", "scope", "spoilt", "task", "thread", "until")
 
     def __init__(self, whole: anyio.CancelScope) -> None:
         self._whole = whole
         self.task = own_task()
         self.spoilt = False
+        self.replaced = False
         self.thread: int | None = None
         self.delivery: Message | Batch | None = None
         self.until = NEVER
@@ -65,6 +68,19 @@ class ActorSlot:
             self.spoilt = True
         else:
             await absorb_cancellation(self.task)
+
+    def stop_message(self, *, scoped: bool) -> None:
+        """Stop the handler of the current message or batch.
+
+        Args:
+            scoped: whether calls of the handler have a scope. Otherwise the task ends, and another one takes its place.
+        """
+        self.until, self.overdue = NEVER, True
+        if scoped:
+            self.scope.cancel()
+        else:
+            self.spoilt = self.replaced = True
+            self._whole.cancel()
 
     def in_work(self) -> Message | Batch | None:
         """Return the current message or batch."""

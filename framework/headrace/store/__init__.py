@@ -40,6 +40,7 @@ from headrace.store.maintenance.retention import *
 from headrace.store.maintenance.schedule import *
 from headrace.store.maintenance.vacuum import *
 from headrace.store.maintenance.watermark import *
+from headrace.store.messages.cancel import *
 from headrace.store.messages.check_in import *
 from headrace.store.messages.completions import *
 from headrace.store.messages.dead_letters import *

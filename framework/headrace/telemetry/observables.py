@@ -41,6 +41,12 @@ COUNTERS = (
     Metric("headrace.consumer.acked", "acked", "{message}", "Messages handled and acked."),
     Metric("headrace.consumer.nacked", "failed", "{message}", "Deliveries that failed: to be retried, or rejected."),
     Metric("headrace.consumer.expired", "expired", "{message}", "Messages that expired before their handler began."),
+    Metric(
+        "headrace.consumer.cancelled",
+        "cancelled",
+        "{message}",
+        "Messages that an operator cancelled while they were leased.",
+    ),
     Metric("headrace.consumer.dead_lettered", "dead_lettered", "{message}", "Messages that became dead letters."),
     Metric("headrace.consumer.lost", "lost", "{message}", "Messages whose lease was lost before they were settled."),
 )

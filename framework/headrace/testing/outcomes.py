@@ -15,11 +15,14 @@ from headrace.model.records import Lost
 from headrace.model.specs import ConsumerSpec
 from headrace.runtime.messages.message import Message
 
-Kind = Literal["acked", "expired", "retried", "exhausted", "rejected", "snoozed", "released", "lost", "crashed"]
+Kind = Literal[
+    "acked", "expired", "cancelled", "retried", "exhausted", "rejected", "snoozed", "released", "lost", "crashed"
+]
 """The kind of an outcome.
 
 - `acked`: handled.
 - `expired`: leased, and not handled, since its time to live passed before.
+- `cancelled`: an operator has cancelled it while it was leased.
 - `retried`: failed, and delivered again later.
 - `exhausted`: failed for the last time.
 - `rejected`: rejected by the handler, or the payload has the wrong type.
@@ -98,6 +101,10 @@ class WatchedTracker(InFlightTracker[Message]):
     def expire(self, message: Message) -> None:
         self._note(message, "expired")
         super().expire(message)
+
+    def cancel(self, message: Message) -> None:
+        self._note(message, "cancelled")
+        super().cancel(message)
 
     def fail(self, message: Message, failure: Failure) -> None:
         self._note(message, self._kind(message, failure), failure)

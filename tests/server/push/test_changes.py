@@ -174,6 +174,19 @@ async def test_a_push_consumer_that_is_made_anew_is_pushed_while_the_old_ones_re
     assert len(logged(caplog, "push consumer removed", consumer="ship", stream="orders")) == 1
 
 
+async def test_the_request_of_a_cancelled_message_is_given_up_and_the_next_one_of_its_key_is_sent(
+    push_app: PushApp, endpoint: Endpoint
+) -> None:
+    endpoint.answer = held(Gate())
+    await push_app.declare(endpoint.url)
+    await push_app.app.publish_many("orders", [("k", 1), ("k", 2)])
+    await endpoint.until(1)
+    endpoint.answer = always(204)
+    assert (await push_app.app.admin.cancel("orders", "ship", seqs=[1])).stopping == 1
+    await push_app.done()
+    assert endpoint.data == [1, 2]
+
+
 async def test_a_server_that_stops_lets_requests_end(dsn: str, endpoint: Endpoint) -> None:
     gate = Gate()
     endpoint.answer = held(gate)

@@ -13,7 +13,7 @@ from headrace.model.conditions import selections
 from headrace.model.conditions.selections import MAX_CHOSEN, Criterion, Filters, Seq, WhereJson, described
 from headrace.model.keys import MAX_KEY_BYTES
 from headrace.model.pages import MAX_LIMIT
-from headrace.model.records import ConsumerInfo
+from headrace.model.records import Cancellation, ConsumerInfo
 from headrace.model.watching.completions import CompletionPage
 from headrace.model.watching.diagnosis import Diagnosis
 
@@ -22,6 +22,21 @@ class Pause(Struct, kw_only=True, forbid_unknown_fields=True):
     """How long a consumer is paused."""
 
     until: Annotated[datetime | None, Meta(description="When it is resumed. Null for a pause without an end.")] = None
+
+
+class Cancel(Struct, kw_only=True, forbid_unknown_fields=True):
+    """Which messages are cancelled. Exactly one of the fields is given."""
+
+    seqs: Annotated[
+        Annotated[list[Seq], Meta(min_length=1, max_length=MAX_CHOSEN)] | None,
+        Meta(description="These messages, waiting or at work."),
+    ] = None
+    key: Annotated[
+        str | None, Meta(description="The messages of this key that wait now.", examples=["orders.us.42"])
+    ] = None
+    unique_key: Annotated[str | None, Meta(description="The last message of this unique key, waiting or at work.")] = (
+        None
+    )
 
 
 class Choice(Struct, kw_only=True, forbid_unknown_fields=True):
@@ -116,6 +131,19 @@ OPERATIONS: dict[str, Operation] = {
         "Resume a consumer",
         ConsumerInfo,
         command=Command("consumer resume", done="{name!r} of {stream!r} is resumed."),
+    ),
+    "cancel": Operation(
+        "POST",
+        CONSUMER + "/cancel",
+        "Cancel messages of a consumer",
+        Cancellation,
+        Cancel,
+        {"seqs": [42]},
+        command=Command(
+            "consumer cancel",
+            help="The consumer is done with them without handling them. Handlers that are at them are stopped.",
+            example="headrace consumer cancel orders ship --seq 42 --seq 43\nheadrace consumer cancel orders ship --key orders.us.42",
+        ),
     ),
     "replay": Operation(
         "POST",

@@ -7,11 +7,11 @@ from typing import Literal
 
 import msgspec
 
-CompletionOutcome = Literal["acked", "expired", "dropped", "dead_letter"]
+CompletionOutcome = Literal["acked", "expired", "dropped", "dead_letter", "cancelled"]
 """How a message was completed.
 
 `expired`: its time to live was over before its handler began. `dropped`: its attempts were exhausted, and the consumer drops
-such messages, or the message had left the stream.
+such messages, or the message had left the stream. `cancelled`: its cancellation was requested while its process had it.
 """
 
 

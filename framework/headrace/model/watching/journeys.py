@@ -13,12 +13,12 @@ from headrace.model.records import Erasure, StoredMessage
 from headrace.model.watching.completions import Completion
 
 JourneyState = Literal[
-    "waiting", "in_flight", "parked", "blocked", "replaying", "acked", "dead_letter", "filtered", "skipped"
+    "waiting", "in_flight", "parked", "blocked", "replaying", "acked", "cancelled", "dead_letter", "filtered", "skipped"
 ]
 """Where a message is in a consumer.
 
 `waiting`: it will be delivered. `parked`: it was read and waits for a retry or for another message of its key. `blocked`: a
-dead letter blocks its key. `acked`: it is done. `skipped`: it is not delivered, because it has expired, was removed, or
+dead letter blocks its key. `acked`: it is done. `cancelled`: an operator has cancelled it, so it is done without being handled. `skipped`: it is not delivered, because it has expired, was removed, or
 precedes the start of the consumer.
 """
 
@@ -67,6 +67,10 @@ class JourneyStop(msgspec.Struct, frozen=True, kw_only=True):
     died_at: datetime | None = None
     behind: int | None = None
     """The seq of the message of the same key that it waits for."""
+    cancelled_at: datetime | None = None
+    """When its cancellation was requested. The state is another one while its handler is being stopped, and if that was done
+    before."""
+    cancelled_by: str | None = None
     acked_by: datetime | None = None
     """A time by which it was acked. Without a history the engine keeps none once a lease is settled, so it is null then."""
     history: list[Completion] = []

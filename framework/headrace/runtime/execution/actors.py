@@ -201,6 +201,15 @@ class Actors:
                 slot.scope.cancel()
                 yield
 
+    def stop_cancelled(self) -> None:
+        """Stop handlers all of whose messages without an outcome are cancelled."""
+        for slot in list(self._slots):
+            if slot.delivery is None or slot.overdue or slot.stopped:
+                continue
+            unsettled = [message for message in slot.delivery.messages if not message.settled]
+            if unsettled and all(message.cancelled for message in unsettled):
+                slot.stop_message(scoped=self._timed or self._work.batches is not None)
+
     def _wake_one(self) -> None:
         while self._idle:
             woken = self._idle.popleft()
@@ -255,10 +264,11 @@ class Actors:
             slot.spoilt = True
         finally:
             self._slots.discard(slot)
-        if whole.cancel_called or not slot.spoilt:
-            self._leave(place)
-            return True
-        self._on_spoilt()
+        if not slot.replaced:
+            if whole.cancel_called or not slot.spoilt:
+                self._leave(place)
+                return True
+            self._on_spoilt()
         if isinstance(slot.delivery, Message):  # its lane has others, which another task may work on
             self._lanes.return_lanes((slot.delivery.lane,))
         return False

@@ -152,6 +152,9 @@ class BatchExecutor:
                 self._failure_handler.settle(message, RELEASE)
                 batch_acknowledger.release_behind(message)
                 continue
+            if message.cancelled:
+                self._acknowledger.cancel(message)
+                continue
             if message.alive_until <= now:
                 self._acknowledger.expire(message)
                 continue

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from headrace.model.clock import Clock
-from headrace.model.outcomes import RELEASE, Failure
+from headrace.model.outcomes import CANCEL, RELEASE, Failure
 from headrace.runtime.execution.failure_log import FailureLog
 from headrace.runtime.formats.codec import UnreadablePayload
 from headrace.runtime.formats.format import sealed
@@ -55,8 +55,10 @@ class FailureHandler:
 
     def stopped(self, message: Message, slot: ActorSlot) -> None:
         """Settle a message after its handler was cancelled. A timeout counts as a failure, the end of
-        a drain doesn't."""
-        if slot.overdue:
+        a drain and the cancellation of the message don't."""
+        if message.cancelled:
+            self.settle(message, CANCEL)
+        elif slot.overdue:
             assert self._timeout is not None
             self.settle(
                 message,
@@ -66,8 +68,13 @@ class FailureHandler:
             self.settle(message, RELEASE)
 
     def settle(self, message: Message, failure: Failure) -> None:
-        """Record this outcome, unless the message has one already."""
-        if not message.settled:
+        """Record this outcome, unless the message has one already. A cancelled message is done with any."""
+        if message.settled:
+            return
+        if message.cancelled:
+            self._acknowledger.cancel(message)
+            self.log.cancelled(message)
+        else:
             message.settled = True
             self._acknowledger.fail(message, failure)
             if failure.kind != "release" or failure.error is not None:

@@ -48,6 +48,11 @@ class FailureLog:
             exc_info=failure.exception if failure.traceback else None,
         )
 
+    def cancelled(self, message: Message) -> None:
+        """Log that the handler of a cancelled message has ended."""
+        if self._burst.admits():
+            log.info("message cancelled", **identity(message), attempt=message.attempt)
+
     def left_open(self, consumer: str) -> None:
         """Log that a handler has left a scope open in the task of its actor."""
         if self._spoilt.admits():

@@ -47,7 +47,7 @@ class PlainExecutor(SingleExecutor):
         stretch, began = 0, clock()
         while following is not None:
             message = slot.delivery = following
-            if not message.plain:
+            if not message.plain or message.lease.cancelled:
                 await super()._run(message, slot, crew, context, base)
                 if message.call is not None:
                     return message  # with a span, which leaves a context that is slower to compare

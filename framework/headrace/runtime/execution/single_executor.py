@@ -84,7 +84,11 @@ class SingleExecutor:
         while following is not None:
             message = slot.delivery = following
             now = clock()
-            if message.lease.deadline <= now or message.alive_until <= now:
+            if (
+                message.lease.deadline <= now
+                or message.alive_until <= now
+                or (message.lease.cancelled and message.cancelled)
+            ):
                 self._leave_out(message, now)
             else:
                 try:
@@ -138,9 +142,11 @@ class SingleExecutor:
         return self._clock()
 
     def _leave_out(self, message: Message, now: float) -> None:
-        """Settle a message that may not start: its lease is over, or it has expired."""
+        """Settle a message that may not start: its lease is over, it is cancelled, or it has expired."""
         if message.lease.deadline <= now:
             self._acknowledger.give_up(message)
+        elif message.cancelled:
+            self._acknowledger.cancel(message)
         else:
             self._acknowledger.expire(message)
 

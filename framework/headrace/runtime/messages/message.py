@@ -116,6 +116,12 @@ class Message(msgspec.Struct, eq=False, gc=False):
         """When it expires, if it has a time to live. A handler that has begun by then is not stopped."""
         return payloads.expiry(self.raw_headers, self.created_at)
 
+    @property
+    def cancelled(self) -> bool:
+        """Whether an operator has cancelled it while it is at work, see `Admin.cancel`. An async handler is cancelled, and one
+        in a process is killed. A handler in a thread, and one of a batch that has other messages, can look here."""
+        return self.lease.cancelled is not None and self.seq in self.lease.cancelled
+
     async def publish(self, stream: str, key: str, data: Any, **options: Any) -> int | None:
         """Publish a message. In a transactional handler it commits together with the handler's writes
         and its ack.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -177,7 +177,7 @@ class Pipeline:
 
     async def run(self) -> None:
         """Run until `stop` is called or the consumer is deleted, then drain."""
-        self._history_watch.join(self._verifier)
+        self._history_watch.join(self._verifier, self.cancel)
         if self._loop_watch is not None:
             self._loop_watch.join(self)
         try:
@@ -250,6 +250,12 @@ class Pipeline:
         """Set whether batches may wait to fill."""
         if self._batches is not None:
             self._batches.allow_waiting(patient)
+
+    def cancel(self, cancelled: Mapping[int, Iterable[int]]) -> None:
+        """Settle messages that an operator has cancelled, given by lease, without handling them, and stop the handlers that
+        are at them. Those of other consumers are ignored."""
+        if self.in_flight.note_cancelled(cancelled):
+            self.actors.stop_cancelled()
 
     def stop(self) -> None:
         """Begin to drain."""

@@ -73,10 +73,18 @@ class Acknowledger:
 
     def expire(self, message: Message) -> None:
         """Settle a message that expired before its handler began. For the store it is done."""
+        self._withdraw(message)
+        self._in_flight.expire(message)
+
+    def cancel(self, message: Message) -> None:
+        """Settle a message that an operator has cancelled. Its handler has ended, or has not begun."""
+        self._withdraw(message)
+        self._in_flight.cancel(message)
+
+    def _withdraw(self, message: Message) -> None:
         message.settled = True
         if self._breaker is not None:
             self._breaker.back(message)  # nothing was tried
-        self._in_flight.expire(message)
 
     async def ack_within(self, message: Message, tx: Any) -> None:
         """Ack a message in your own transaction. Earlier messages of its lane are settled first.

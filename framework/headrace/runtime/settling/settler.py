@@ -143,7 +143,7 @@ class Settler:
         span: AbstractContextManager[None] = nullcontext()
         if self._instruments is not None:
             acked = parcel.messages - len(parcel.failures)
-            failed = sum(failure.kind != "release" for _, failure in parcel.failures)
+            failed = sum(failure.kind not in ("release", "cancel") for _, failure in parcel.failures)
             span = self._instruments.settling(self._settings.spec, acked, failed, len(parcel.failures) - failed)
         with span:
             lost = await store.settle(

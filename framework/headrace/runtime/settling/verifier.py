@@ -43,6 +43,11 @@ class Verifier:
         return self._in_flight.history
 
     @property
+    def consumer(self) -> int:
+        """The consumer's id."""
+        return self._owner.consumer
+
+    @property
     def at_work(self) -> bool:
         """Whether there are leases."""
         return bool(self._in_flight.leases)

@@ -45,6 +45,9 @@ class ConsumerPlace(msgspec.Struct, frozen=True, kw_only=True):
         began_at: when the consumer was created.
         gap_lower, gap_upper, gap_at: the gap that has the message: the last one that retention left to the consumer.
         completed: its newest completions, if the consumer keeps a history.
+        requested_at, requested_by: of its cancellation.
+        outcome: of its cancellation: cancelled, or finished if the handler was done before. None while it is pending.
+        was_at_work: whether it was leased when it was cancelled.
     """
 
     consumer_id: UUID
@@ -78,6 +81,10 @@ class ConsumerPlace(msgspec.Struct, frozen=True, kw_only=True):
     gap_upper: int | None
     gap_at: datetime | None
     completed: list[Completion]
+    requested_at: datetime | None
+    requested_by: str | None
+    outcome: str | None
+    was_at_work: bool
 
 
 async def message_by_seq(
@@ -117,7 +124,9 @@ async def journey(
     """
     arguments = (stream, seq, key, limit, after, now)
     rows: list[Any] = await executor.fetch(
-        "select j.*, (j.place).* from headrace_internal.journey($1, $2, $3, $4, $5, coalesce($6, clock_timestamp())) as j",
+        """select j.*, (j.place).*, (j.cancellation).requested_at, (j.cancellation).requested_by, (j.cancellation).outcome,
+                  (j.cancellation).lease_id is not null as was_at_work
+           from headrace_internal.journey($1, $2, $3, $4, $5, coalesce($6, clock_timestamp())) as j""",
         *arguments,
     )
     return [_place(row) for row in rows]

@@ -150,12 +150,6 @@ async def messages_at(
     return rows[0]["history"], [tuple(row)[1:] for row in rows if row["seq"] is not None]
 
 
-async def current_history(executor: Executor) -> UUID | None:
-    """The identity of the history, as in `Batch.history`. None if there is none yet."""
-    history: UUID | None = await executor.fetchval(f"select history from {_HISTORY} as h")
-    return history
-
-
 async def history_and_stream(executor: Executor, consumer: int) -> tuple[UUID | None, int | None]:
     """The identity of the history, as in `Batch.history`, and in it the number of the consumer's stream. None if there is
     no history yet, and no such consumer."""

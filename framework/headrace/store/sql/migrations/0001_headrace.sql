@@ -171,6 +171,7 @@ create table headrace_internal.cursors (
     -- The token bucket, see rate.sql.
     tokens         float8,              -- the tokens left, null for a full bucket ...
     tokens_at      timestamptz,         -- ... at this time
+    cancelling     boolean not null default false,  -- whether a cancellation may not have ended, see cancellations.sql
     primary key (consumer_id, version)
 ) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000, toast_tuple_target = 8160);
 -- Some hundred holes fit into the row, so that no lease call compresses them or stores them out of line.
@@ -308,7 +309,7 @@ create table headrace_internal.completions (
     at           timestamptz not null,
     id           bigint generated always as identity,
     bucket       bigint not null,       -- the seqs without their lowest 10 bits
-    outcome      text not null check (outcome in ('acked', 'expired', 'dropped', 'dead_letter')),
+    outcome      text not null check (outcome in ('acked', 'expired', 'dropped', 'dead_letter', 'cancelled')),
     process      text,                  -- host:pid of the worker process, null for a client
     places       smallint[] not null,   -- the lowest 10 bits of the seqs
     attempts     int[],                 -- in the order of places. Null when each is the first attempt
@@ -319,6 +320,20 @@ create table headrace_internal.completions (
 alter table headrace_internal.completions
     alter column places set storage external, alter column attempts set storage external, alter column seconds set storage external;
 create index completions_by_bucket on headrace_internal.completions (consumer_id, bucket, at);
+
+-- The messages that operators have cancelled for a consumer, see cancellations.sql: those that may still be delivered or
+-- are at work, and the latest of those that have ended.
+create table headrace_internal.cancellations (
+    consumer_id   int not null references headrace_internal.consumers (id) on delete cascade,
+    seq           bigint not null,
+    requested_at  timestamptz not null,
+    requested_by  text not null,    -- the name of the token, or else the role
+    lease_id      bigint,           -- the lease that has the message, null if it was waiting
+    ended_at      timestamptz,      -- null while the request is pending
+    outcome       text check (outcome in ('cancelled', 'finished')),    -- finished: the handler was done before
+    primary key (consumer_id, seq)
+);
+create index cancellations_pending on headrace_internal.cancellations (consumer_id, seq) where ended_at is null;
 
 -- The messages that retention removed before they were delivered to a consumer.
 create table headrace_internal.gaps (

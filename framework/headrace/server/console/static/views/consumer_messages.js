@@ -1,8 +1,8 @@
 /** What a consumer has in flight, parked, blocked and next, and the keys that are blocked. */
 
 import { html } from "../vendor/preact.js";
-import { cli, path, query } from "../shared/api.js";
-import { open } from "../shared/dialog.js";
+import { cli, path, post, query } from "../shared/api.js";
+import { Act, open, say } from "../shared/dialog.js";
 import { useLive } from "../shared/live.js";
 import { messageAt, useFilters } from "../shared/router.js";
 import { Table } from "../shared/table.js";
@@ -23,6 +23,20 @@ const COLUMNS = (stream) => [
   { name: "data", title: "Data", cell: ({ message }) => html`<code class="brief">${brief(message.data)}</code>`, width: "wide" },
 ];
 
+/** Has a consumer be done with a message without handling it. */
+export function Cancel({ stream, consumer, seq, done, close }) {
+  const target = path`streams/${stream}/consumers/${consumer}/cancel`;
+  const body = { seqs: [seq] };
+  const after = (answer) => {
+    say(answer.cancelled ? `Message ${number(seq)} is cancelled.` : answer.stopping ? `The handler of message ${number(seq)} is being stopped.` : `Message ${number(seq)} is done already.`);
+    done();
+  };
+  return html`<${Act} title=${`Cancel message ${number(seq)}`} verb="Cancel the message" danger=${true} close=${close}
+    act=${() => post(target, body)} done=${after} request=${{ method: "POST", target, body, command: cli("consumer cancel", [stream, consumer], { seq }) }}>
+    <p>The consumer <strong>${consumer}</strong> is done with it without handling it. If a handler is at work on it, that is stopped, and the next message of its key follows. Other consumers still get it.</p>
+  <//>`;
+}
+
 /** Of what type the last error is, and where and when it was raised. */
 const failed = (info) => [info.error_type, info.failed_by && `in ${info.failed_by}`, `at ${local(info.failed_at)}`].filter(Boolean).join(", ");
 
@@ -30,6 +44,10 @@ export function Peek({ stream, consumer }) {
   const [filters, change] = useFilters({ states: "" });
   const target = path`streams/${stream}/consumers/${consumer}/messages` + query({ limit: 25, states: filters.states, of_each: filters.states ? undefined : true });
   const live = useLive(target, 3000);
+  const cancel = ({ message }) => open(Cancel, { stream, consumer, seq: message.seq, done: live.again });
+  const acts = may("admin", stream)
+    ? [{ name: "acts", title: "Acts", cell: (row) => html`<span class="row-acts"><button type="button" class="small danger" onClick=${() => cancel(row)}>Cancel</button></span>` }]
+    : [];
   return html`
     <div class="list-head">
       <div class="spans" role="group" aria-label="States">
@@ -41,7 +59,7 @@ export function Peek({ stream, consumer }) {
     ${!live.data
       ? live.error ? null : html`<${Loading} />`
       : live.data.data.length
-        ? html`<${Table} caption="Messages that the consumer works on or gets next" columns=${COLUMNS(stream)} rows=${live.data.data} id=${({ message }) => message.seq} />`
+        ? html`<${Table} caption="Messages that the consumer works on or gets next" columns=${[...COLUMNS(stream), ...acts]} rows=${live.data.data} id=${({ message }) => message.seq} />`
         : html`<${Empty} title="No messages here">The consumer has nothing ${filters.states ? `that is ${filters.states.replace("_", " ")}` : "to do"}.<//>`}
   `;
 }

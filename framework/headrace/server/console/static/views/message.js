@@ -8,6 +8,7 @@ import { consumerAt, messageAt, streamAt } from "../shared/router.js";
 import { Table } from "../shared/table.js";
 import { number, pretty, sentence } from "../shared/text.js";
 import { Copies, Copy, Empty, Facts, Failure, Heading, Loading, Section, State, Time, may } from "../shared/ui.js";
+import { Cancel } from "./consumer_messages.js";
 import { Publish } from "./publish.js";
 
 const COLUMNS = (stream) => [
@@ -17,9 +18,20 @@ const COLUMNS = (stream) => [
   { name: "attempt", title: "Attempts", cell: (row) => attempts(row), number: true },
 ];
 
+/** The states in which a consumer may still handle it, or does. */
+const UNDONE = ["waiting", "parked", "blocked", "replaying", "in_flight"];
+
+/** A column to cancel the message for a consumer. */
+const ACTS = (stream, seq, done) => ({
+  name: "acts", title: "Acts",
+  cell: (row) => (UNDONE.includes(row.state) && !row.cancelled_at
+    ? html`<span class="row-acts"><button type="button" class="small danger" onClick=${() => open(Cancel, { stream, consumer: row.consumer, seq, done })}>Cancel</button></span>`
+    : null),
+});
+
 const attempts = (row) => (row.attempt ?? row.attempts ?? null) === null ? "–" : `${number(row.attempt ?? row.attempts)}`;
 
-const COMPLETED = { acked: "Acked", expired: "Expired", dropped: "Dropped", dead_letter: "Made a dead letter" };
+const COMPLETED = { acked: "Acked", expired: "Expired", dropped: "Dropped", dead_letter: "Made a dead letter", cancelled: "Cancelled" };
 
 /** The state in words. */
 function Standing({ stream, row }) {
@@ -27,6 +39,8 @@ function Standing({ stream, row }) {
   if (row.state === "waiting") parts.push("It has not been delivered yet.");
   if (row.state === "filtered") parts.push("The consumer's filters leave it out.");
   if (row.state === "skipped") parts.push("The consumer began after it, or was moved past it.");
+  if (row.state === "cancelled") parts.push(html`Cancelled <${Time} at=${row.cancelled_at} ago=${true} /> by ${row.cancelled_by}. `);
+  if (row.state === "in_flight" && row.cancelled_at) parts.push(html`Its cancellation was requested <${Time} at=${row.cancelled_at} ago=${true} />. `);
   if (row.state === "replaying") parts.push("It is delivered again soon.");
   if (row.owner) parts.push(html`In flight in process ${row.owner.pid ?? ""} on ${row.owner.host ?? row.owner.process_id ?? row.owner}. `);
   if (row.lease_until) parts.push(html`Its lease ends <${Time} at=${row.lease_until} ago=${true} />. `);
@@ -63,7 +77,7 @@ export default function Message({ names: [stream, seq] }) {
     ]} />
     <${Section} title="Journey" id="journey" acts=${html`<${Copies} target=${target} command=${cli("stream view", [stream], { from: seq, first: 1 })} />`}>
       ${consumers.length
-        ? html`<${Table} caption="The state of the message in each consumer" columns=${COLUMNS(stream)} rows=${consumers} id=${(row) => row.consumer} />`
+        ? html`<${Table} caption="The state of the message in each consumer" columns=${may("admin", stream) ? [...COLUMNS(stream), ACTS(stream, Number(seq), live.again)] : COLUMNS(stream)} rows=${consumers} id=${(row) => row.consumer} />`
         : html`<${Empty} title="The stream has no consumers">Create one with <code>headrace consumer add ${stream} NAME</code>.<//>`}
     <//>
     <${Section} title="Data" id="data" acts=${html`<${Copy} text=${pretty(message.data)}>Copy<//>`}>

@@ -219,7 +219,7 @@ begin
         execute format($sql$
             select count(*) filter (where wanted), min(created_at) filter (where wanted), count(*)
             from (select created_at, (%s) as wanted from %s where seq > $1 and seq <= $2 order by seq limit $3) as m
-            $sql$, p_consumer.condition, headrace_internal.table_of_range(p_stream, p_position + 1, v_until))
+            $sql$, headrace_internal.unread_condition(p_consumer, p_position), headrace_internal.table_of_range(p_stream, p_position + 1, v_until))
             into wanted, oldest, v_examined using p_position, v_until, p_scan_limit;
         exit when v_examined >= p_scan_limit or v_until >= p_last;
         v_until := p_last;

@@ -290,6 +290,11 @@ begin
         perform headrace_internal.require_sequence_ahead(v_stream, greatest(v_cursor.position, v_cursor.mark, v_cursor.settled));
     end if;
 
+    if v_cursor.cancelling then
+        v_cursor.cancelling := headrace_internal.end_cancellations(v_cursor, p_now);
+        v_consumer.condition := headrace_internal.unread_condition(v_consumer, v_cursor.position);
+    end if;
+
     -- Mostly a consumer is up to date, or the caller wants few messages, and nothing is in its way.
     if (v_last_drawn - v_cursor.position < headrace_internal.few_messages() or p_bounds.messages <= headrace_internal.few_messages())
        and v_cursor.holes = '{}' and v_cursor.frozen = '{}' and v_cursor.replay_floor is null

@@ -9,10 +9,11 @@
 --   leased --ack--> done             leased --release--> parked, due now, the attempt not counted
 --   leased --retry, expiry--> parked, due later   ... or, after max_deliver attempts: dead | blocked | dropped
 --   leased --reject, invalid--> dead
+--   leased --cancel, or anything but an ack once its cancellation is requested--> done
 
--- A message that its lease returns. outcome: 'retry', 'release', 'reject' or 'invalid'. crashes: how often in a row it has
--- crashed by now. delay: seconds until it may be delivered again, or null for now. seconds: how long its handler took,
--- null if that is not known.
+-- A message that its lease returns. outcome: 'retry', 'release', 'reject', 'invalid' or 'cancel'. crashes: how often in a
+-- row it has crashed by now. delay: seconds until it may be delivered again, or null for now. seconds: how long its handler
+-- took, null if that is not known.
 create type headrace_internal.returned_message as (
     seq bigint, hash bigint, attempts int, crashes int, outcome text, delay float8, error text, error_type text, traceback text,
     process text, seconds real
@@ -105,12 +106,27 @@ create or replace function headrace_internal.put_back(
 ) returns void
 language plpgsql as $$
 declare
-    v_dead  boolean;
+    v_cancelled  bigint[];
+    v_dead       boolean;
 begin
     if p_messages is null then
         return;
     end if;
     perform headrace_internal.lock_out_erasures(p_stream.id);
+    with ended as (
+        update headrace_internal.cancellations set ended_at = p_now, outcome = 'cancelled'
+        where consumer_id = p_consumer.id and ended_at is null and seq = any (array(select seq from unnest(p_messages))) returning seq
+    )
+    select array_agg(seq) into v_cancelled from ended;
+    if v_cancelled is not null then
+        if p_consumer.history is not null then
+            perform headrace_internal.record_completions(p_consumer.id, d.process, d.messages, p_now)
+                from (
+                    select m.process, array_agg(row(m.seq, m.attempts, m.seconds, 'cancelled')::headrace_internal.completed_message) as messages
+                    from unnest(p_messages) as m where m.seq = any (v_cancelled) group by m.process) as d;
+        end if;
+        p_messages := array(select m from unnest(p_messages) as m where m.seq <> all (v_cancelled));
+    end if;
     insert into headrace_internal.parked (consumer_id, seq, key_hash, attempts, crashes, due_at, delay, failure)
         select p_consumer.id, seq, hash,
                case outcome when 'release' then attempts - 1 else attempts end, crashes,
@@ -247,6 +263,35 @@ begin
     )
     select min(seq) into v_lowest from next;
     return v_lowest;
+end $$;
+
+-- Remove those of these messages that are parked, in a tail or to be replayed, and with p_letters those that are dead
+-- letters. The keys continue. Returns their seqs, and the next cursor. The caller has the consumer's lock.
+create or replace function headrace_internal.remove_waiting(
+    p_cursor headrace_internal.cursors, p_seqs bigint[], p_letters boolean, out removed bigint[], out next headrace_internal.cursors
+)
+language plpgsql as $$
+declare
+    v_lowest  bigint;
+    v_keys    bigint[];
+begin
+    with letters as (
+        delete from headrace_internal.dead_letters where p_letters and consumer_id = p_cursor.consumer_id and seq = any (p_seqs) returning seq, key_hash
+    ), parked as (
+        delete from headrace_internal.parked where consumer_id = p_cursor.consumer_id and seq = any (p_seqs) returning seq, key_hash
+    ), tails as (
+        delete from headrace_internal.tails where consumer_id = p_cursor.consumer_id and seq = any (p_seqs) returning seq, key_hash
+    ), replays as (
+        delete from headrace_internal.replays where consumer_id = p_cursor.consumer_id and seq = any (p_seqs) returning seq, key_hash
+    )
+    select array_agg(seq), min(seq), array_agg(key_hash) into removed, v_lowest, v_keys
+        from (select * from letters union all select * from parked union all select * from tails union all select * from replays) as gone;
+    next := p_cursor;
+    if removed is not null then
+        next.parked_floor := least(v_lowest, p_cursor.parked_floor);
+        next.parked_floor := least(next.parked_floor, headrace_internal.promote_tails(p_cursor.consumer_id, v_keys, null, next.parked_floor));
+        next.ready_floor := least(next.ready_floor, next.parked_floor);
+    end if;
 end $$;
 
 -- one_message_per_key: delete the parked messages of these keys that no longer have a row, because a newer message of

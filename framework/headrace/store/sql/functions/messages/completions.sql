@@ -1,7 +1,7 @@
 -- completions: what consumers have done with their messages, kept for as long as their setting `history` says.
 --
--- A message is completed for a consumer by an ack, by its expiry, or by a failure that makes it a dead letter or drops
--- it. The record is written in the transaction that completes it, so the history has what was acked and nothing else.
+-- A message is completed for a consumer by an ack, by its expiry, by a failure that makes it a dead letter or drops it, or
+-- by a cancellation that ends its handler. The record is written in the transaction that completes it, so the history has what was acked and nothing else.
 -- It has no content and no key of a message, only its seq.
 --
 -- A row has the messages of one settle call whose seqs have the same upper bits, their bucket. A message is found by its
@@ -13,7 +13,7 @@ create type headrace_internal.completed_message as (
     seq      bigint,
     attempt  int,
     seconds  real,
-    outcome  text       -- acked, expired, dropped or dead_letter
+    outcome  text       -- acked, expired, dropped, dead_letter or cancelled
 );
 
 -- The report of a worker process about messages that it settles, in parallel arrays. `expired`: those that expired before

@@ -137,6 +137,7 @@ begin
     if p_dry_run or v_seqs = '{}' then
         return cardinality(v_seqs);
     end if;
+    perform headrace_internal.end_cancellations(v_cursor, clock_timestamp());
     v_next := v_cursor;
     perform headrace_internal.lock_out_erasures(v_stream.id);
     with redriven as (

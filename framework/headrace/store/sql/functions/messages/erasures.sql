@@ -97,11 +97,9 @@ end $$;
 create or replace function headrace_internal.forget_erased(p_consumer int, p_seqs bigint[]) returns void
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
-    v_cursor  headrace_internal.cursors;
-    v_next    headrace_internal.cursors;
-    v_seqs    bigint[];
-    v_keys    bigint[];
-    v_lowest  bigint;
+    v_cursor   headrace_internal.cursors;
+    v_seqs     bigint[];
+    v_removed  record;
 begin
     perform headrace_internal.require_read_committed('headrace_internal.forget_erased');
     perform pg_advisory_xact_lock(1212498508, p_consumer);
@@ -112,25 +110,11 @@ begin
     v_seqs := array(
         select e.seq from headrace_internal.erasures as e
         where e.stream_id = (select stream_id from headrace_internal.consumers where id = p_consumer) and e.seq = any (p_seqs));
-    with letters as (
-        delete from headrace_internal.dead_letters where consumer_id = p_consumer and seq = any (v_seqs) returning seq, key_hash
-    ), parked as (
-        delete from headrace_internal.parked where consumer_id = p_consumer and seq = any (v_seqs) returning seq, key_hash
-    ), tails as (
-        delete from headrace_internal.tails where consumer_id = p_consumer and seq = any (v_seqs) returning seq, key_hash
-    ), replays as (
-        delete from headrace_internal.replays where consumer_id = p_consumer and seq = any (v_seqs) returning seq, key_hash
-    )
-    select min(seq), array_agg(key_hash) into v_lowest, v_keys
-        from (select * from letters union all select * from parked union all select * from tails union all select * from replays) as forgotten;
-    if v_keys is null then
+    v_removed := headrace_internal.remove_waiting(v_cursor, v_seqs, true);
+    if v_removed.removed is null then
         return;
     end if;
-    v_next := v_cursor;
-    v_next.parked_floor := least(v_lowest, v_cursor.parked_floor);
-    v_next.parked_floor := least(v_next.parked_floor, headrace_internal.promote_tails(p_consumer, v_keys, null, v_next.parked_floor));
-    v_next.ready_floor := least(v_next.ready_floor, v_next.parked_floor);
-    perform headrace_internal.write_cursor(v_cursor, v_next);
+    perform headrace_internal.write_cursor(v_cursor, v_removed.next);
     perform headrace_internal.notify_stream(stream_id) from headrace_internal.consumers where id = p_consumer;
 end $$;
 

@@ -1,8 +1,8 @@
 -- journeys: where a message is in each consumer, from what the engine has: leases, acks of transactions, parked messages,
 -- tails, dead letters, replays, positions and holes.
 --
--- Without a history, nothing is kept about a message that is done. So such a message is recognized by what is not there: the
--- position has passed it, and it is in none of these tables.
+-- Without a history, nothing is kept about a message that is done, unless it was cancelled. So such a message is recognized
+-- by what is not there: the position has passed it, and it is in none of these tables.
 
 create type headrace_internal.message_place as (
     place       text,           -- lease, ack, parked, letter, tail, replay, ahead, hole or passed
@@ -128,7 +128,7 @@ create or replace function headrace_internal.journey(
 )
 returns table (consumer_id uuid, consumer text, place headrace_internal.message_place, process uuid, host text, pid int, "position" bigint,
                paused_until timestamptz, filtered boolean, deliver_policy text, start_seq bigint, start_time timestamptz, began_at timestamptz,
-               gap_lower bigint, gap_upper bigint, gap_at timestamptz, completed json)
+               gap_lower bigint, gap_upper bigint, gap_at timestamptz, completed json, cancellation headrace_internal.cancellations)
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
     v_stream    headrace_internal.streams;
@@ -148,6 +148,8 @@ begin
         completed := case when v_consumer.history is not null then (
             select json_agg(c) from headrace_internal.completions_of_messages(v_consumer.id, array[p_seq], 10, p_now) as c) end;
         continue when p_key is null and (place).place not in ('lease', 'ack', 'letter') and gap_at is null and completed is null;
+        cancellation := null;
+        select c.* into cancellation from headrace_internal.cancellations as c where c.consumer_id = v_consumer.id and c.seq = p_seq;
         process := null;
         if (place).owner is not null then
             select o.process, o.host, o.pid into process, host, pid from headrace_internal.process_of_owner((place).owner) as o;

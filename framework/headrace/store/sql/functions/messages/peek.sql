@@ -133,7 +133,8 @@ begin
                 where wanted and not ($3 and exists (
                     select from headrace_internal.dead_letters as d where d.consumer_id = $4 and d.key_hash = hashtextextended(m.key, 0) and d.blocks))
                 order by m.seq %3$s limit $5
-                $sql$, headrace_internal.unexpired(v_consumer.condition, clock_timestamp()), v_stream.relation, v_order)
+                $sql$, headrace_internal.unexpired(headrace_internal.unread_condition(v_consumer, v_cursor.position), clock_timestamp()), v_stream.relation,
+                v_order)
                 using greatest(v_cursor.position, p_after), p_scan_limit, v_consumer.ordered, p_consumer, v_rest, v_below;
             get diagnostics v_count = row_count;
             v_rest := v_rest - v_count;

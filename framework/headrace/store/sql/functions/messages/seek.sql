@@ -32,6 +32,7 @@ begin
     end if;
     v_next := v_cursor;
     v_next.lease_floor := coalesce(headrace_internal.end_leases_above(v_consumer, v_stream, v_kept), headrace_internal.new_lease_id());
+    v_next.cancelling := headrace_internal.move_cancellations(p_consumer, p_position);
     delete from headrace_internal.parked where consumer_id = p_consumer and seq > v_kept;
     delete from headrace_internal.tails where consumer_id = p_consumer and seq > v_kept;
     delete from headrace_internal.replays where consumer_id = p_consumer and seq > v_kept;
@@ -98,6 +99,8 @@ declare
     v_held    headrace_internal.returned_message[];
 begin
     perform from headrace_internal.leases where consumer_id = p_consumer.id order by lease_id for update;
+    perform headrace_internal.end_cancellations(u, clock_timestamp())
+        from (select * from headrace_internal.cursors where consumer_id = p_consumer.id order by version desc limit 1) as u;
     v_leases := array(select lease_id from headrace_internal.leases where consumer_id = p_consumer.id and p_kept < any (seqs));
     with ended as (
         delete from headrace_internal.leases where consumer_id = p_consumer.id and lease_id = any (v_leases)

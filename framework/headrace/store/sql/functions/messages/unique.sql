@@ -62,7 +62,9 @@ begin
                       except
                       select seq from headrace_internal.acks where consumer_id = c.id and lease_id >= u.lease_floor)) as held,
                array(select m from unnest(v_live) as m
-                     where m > u.position or m <@ (select * from headrace_internal.cursor_holes(u))) as unread
+                     where (m > u.position or m <@ (select * from headrace_internal.cursor_holes(u)))
+                       and not (u.cancelling and exists (select from headrace_internal.cancellations where consumer_id = c.id and seq = m and ended_at is null))
+                    ) as unread
         from headrace_internal.consumers as c
         cross join lateral (select * from headrace_internal.cursors where consumer_id = c.id order by version desc limit 1) as u
         where c.stream_id = p_stream.id
