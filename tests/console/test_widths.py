@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.process
 
-NAMES = {
-    "action", "actor", "consumer", "created_by", "error", "error_type", "failed_by", "host", "key", "name", "owner", "pid",
-    "process_id", "remote", "stream", "table", "unique_key", "version", "why", "zone",
-}  # fmt: skip
+NAMES = re.compile(
+    "action|actor|consumer|created_by|error|error_type|failed_by|host|key|name|owner|pid|process_id|remote|stream|table"
+    "|unique_key|version|why|zone"
+)
 """The fields that have a name, or a text without spaces."""
 
 SUFFIX = "-of-a-very-long-name_that.has.no.spaces"
@@ -42,7 +42,7 @@ def exaggerated(value: Any, field: str = "") -> Any:
         return {name: exaggerated(one, name) for name, one in value.items()}
     if isinstance(value, list):
         return [exaggerated(one, field) for one in value]
-    if isinstance(value, str) and field in NAMES:
+    if isinstance(value, str) and NAMES.fullmatch(field):
         return (value + SUFFIX * 3)[:LENGTH]
     if isinstance(value, int) and not isinstance(value, bool) and value and not NOT_LARGE.search(field):
         return LARGE
@@ -50,7 +50,8 @@ def exaggerated(value: Any, field: str = "") -> Any:
 
 
 def _exaggerate(route: Route) -> None:
-    answer = route.fetch(url=re.sub(rf"{SUFFIX[:15]}[\w.-]*", "", route.request.url))  # of an object that was named long
+    url = re.sub(rf"{SUFFIX[:15]}[\w.-]*", "", route.request.url)  # a view asks for what an answer has named
+    answer = route.fetch(url=url)
     if answer.status == 200 and "json" in answer.headers.get("content-type", ""):
         route.fulfill(response=answer, body=json.dumps(exaggerated(answer.json())))
     else:

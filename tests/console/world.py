@@ -83,7 +83,9 @@ def _declare(app: App) -> None:
         if message.seq % 17 == 0:
             raise Reject("no such product")
 
-    app.every("0 9 * * 1-5", "payments", name="digest", zone="Europe/Berlin", data={"kind": "digest"}, unique_key="digest")
+    app.every(
+        "0 9 * * 1-5", "payments", name="digest", zone="Europe/Berlin", data={"kind": "digest"}, unique_key="digest"
+    )
     app.every("1h", "payments", name="reminders", key="reminders", data={"hours": 1}, missed="catch_up")
 
     @app.consumer("orders", name="bill", on_exhausted="block", max_deliver=1)

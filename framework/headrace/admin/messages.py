@@ -230,7 +230,8 @@ class Messages(Base):
         for id_ in ids or ():
             if not isinstance(id_, int) or isinstance(id_, bool) or not 1 <= id_ <= _MAX_ID:
                 raise InvalidInput(
-                    f"{id_!r} is not the id of a scheduled message. Ids are whole numbers, and the first is 1.", field="ids"
+                    f"{id_!r} is not the id of a scheduled message. Ids are whole numbers, and the first is 1.",
+                    field="ids",
                 )
         details = {} if ids is None else {"ids": first_seqs(ids)}
         change = Change(action="message.unschedule", kind="message", name=stream, stream=stream, details=details)

@@ -26,8 +26,12 @@ async def scheduled_messages(
     place = before or after or (None, 0)
     rows = await executor.fetch(
         "select * from headrace_internal.scheduled_page($1, $2, $3, $4::timestamptz, $5, $6)",
-        stream, limit, contents.max_bytes, *place, before is not None,
-    )  # fmt: skip
+        stream,
+        limit,
+        contents.max_bytes,
+        *place,
+        before is not None,
+    )
     return await page_of(
         rows,
         lambda row: ScheduledMessage(**read(row, contents.raw)),

@@ -34,7 +34,7 @@ export function Scheduled({ stream }) {
   const cancel = (chosen) => open(Unschedule, { stream, ids: chosen, done: () => { setSelected(new Set()); live.again(); } });
   return html`
     <div class="list-head">
-      <span role="status">${ids.length ? `${number(ids.length)} selected` : ""}</span>
+      <span role="status">${ids.length ? `${number(ids.length)} selected` : rows?.length ? counted(rows.length, "message") + (live.data.next || filters.after ? " on this page" : "") : ""}</span>
       ${admin && ids.length ? html`<button type="button" class="small danger" onClick=${() => cancel(ids)}>Cancel the selected</button>` : null}
       ${admin && rows?.length && !ids.length ? html`<button type="button" class="small danger" onClick=${() => cancel(null)}>Cancel all</button>` : null}
       <${Copies} target=${target} command=${cli("stream scheduled", [stream])} />
