@@ -9,7 +9,7 @@ import { html } from "../vendor/preact.js";
  * @property {(row: any) => any} cell
  * @property {boolean} [number] aligned to the right
  * @property {string} [sort] the name by which the server sorts
- * @property {string} [hide] "phone": left out on a phone, "narrow": in a window that is not wide
+ * @property {string} [hide] "phone": left out on a phone, "narrow": in any window of up to 1,400 pixels
  * @property {string} [width] a class
  * @property {string} [hint]
  */
