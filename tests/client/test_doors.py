@@ -187,12 +187,16 @@ async def _stream(world: World, name: str) -> Object:
     await world.admin.create_stream(name)
     await world.admin.create_consumer(ConsumerSpec(stream=name, name="ship"))
     await world.admin.send_many(name, ["k.1", "k.2"], ["1", "2"], [None, None])
+    for key in ("k.3", "k.4"):
+        await world.admin.send(name, key, "3", deliver_at=FAR_AWAY)
+    first = (await world.admin.scheduled_messages(name))[0].id
 
     async def state() -> list[Any]:
         info = await world.admin.stream(name)  # without its size, which is counted from time to time
-        return [info.retention, info.messages, [one.name for one in await world.admin.consumers(name)]]
+        scheduled = [one.key for one in await world.admin.scheduled_messages(name)]
+        return [info.retention, info.messages, [one.name for one in await world.admin.consumers(name)], scheduled]
 
-    return Object((name,), state)
+    return Object((name,), state, {"ids": [first]})
 
 
 SUBJECTS: dict[str, Callable[[World, str], Coroutine[Any, Any, Object]]] = {

@@ -254,3 +254,89 @@ def test_an_act_is_copied_as_curl_and_as_a_command(open_page: OpenPage, world: W
     assert copied["Copy as CLI"] == f"headrace consumer pause emails send --server {world.url}"
     page.tab.keyboard.press("Escape")
     dialog.wait_for(state="detached")
+
+
+def test_a_schedule_is_paused_resumed_run_and_deleted(open_page: OpenPage, world: World) -> None:
+    page = open_page("schedules")
+    page.click("reminders", "link")
+    page.settled("reminders")
+
+    def info() -> Any:
+        return world.do(lambda app: app.admin.schedule("reminders"))
+
+    for verb, effect, state in (
+        ("Pause", "No process publishes its messages", "paused"),
+        ("Resume", "Its first due time is counted from now.", "running"),
+    ):
+        page.click(verb, exact=True)
+        page.tab.locator("dialog[open]").get_by_text(effect).wait_for()
+        page.act(verb)
+        page.tab.locator(".heading .state").get_by_text(state).wait_for()
+        assert info().state == state
+    messages = info().messages
+    page.click("Run now", exact=True)
+    page.tab.locator("dialog[open]").get_by_text("besides those of the due times").wait_for()
+    page.act("Run now")
+    page.see("reminders was asked for a message.")
+    world.until(lambda app: _is(app.admin.schedule("reminders"), lambda found: found.messages == messages + 1))
+    page.click("Delete", exact=True)
+    page.tab.locator("dialog[open]").get_by_text("Remove it from the app as well.").wait_for()
+    page.act("Delete")
+    page.settled("Schedules")
+    page.get("link", "reminders").wait_for(state="detached")
+
+
+async def _is(found: Any, holds: Any) -> bool:
+    return bool(holds(await found))
+
+
+def test_scheduled_messages_are_seen_and_cancelled(open_page: OpenPage, world: World) -> None:
+    async def schedule(app: App) -> None:
+        for number in range(3):
+            await app.publish("emails", f"unwanted.{number}", {"number": number}, delay="9d")
+
+    async def keys(app: App) -> list[str]:
+        return [one.key for one in await app.admin.scheduled_messages("emails")]
+
+    world.do(schedule)
+    page = open_page("streams/emails?tab=scheduled")
+    rows = page.tab.locator("tbody tr", has_text="unwanted.")
+    rows.nth(2).wait_for()
+    rows.first.locator("button.link").click()
+    page.see('"number": 0')
+    for row in (0, 1):
+        page.tab.locator("tbody tr", has_text=f"unwanted.{row}").locator("input[type=checkbox]").check()
+    page.click("Cancel the selected")
+    page.tab.locator("dialog[open]").get_by_text("no consumer of emails gets them").wait_for()
+    page.act("Cancel 2 messages")
+    page.see("2 messages cancelled.")
+    assert [key for key in world.do(keys) if key.startswith("unwanted.")] == ["unwanted.2"]
+
+
+def test_a_token_is_created_shown_once_and_revoked(open_page: OpenPage, world: World) -> None:
+    page = open_page("tokens")
+    page.click("Create a token")
+    page.get("textbox", "Name").fill("shipper")
+    page.get("combobox", "May").select_option("publish")
+    page.get("textbox", "Stream").fill("orders")
+    page.click("Add a scope")
+    page.get("combobox", "May").select_option("consume")
+    page.get("textbox", "Stream").fill("emails")
+    page.get("combobox", "Expires").select_option("30d")
+    dialog = page.tab.locator("dialog[open]")
+    dialog.get_by_role("button", name="Create the token").click()
+    dialog.get_by_text("It can't be shown again").wait_for()
+    text = dialog.locator(".secret").inner_text()
+    dialog.get_by_role("button", name="Close").click()
+    dialog.wait_for(state="detached")
+    assert text not in page.tab.content()
+    row = page.tab.locator("tbody tr", has_text="shipper")
+    row.get_by_text("valid").wait_for()
+    (info,) = [one for one in world.do(lambda app: app.admin.tokens()) if one.name == "shipper"]
+    assert text.startswith(f"hr_{info.id}_")
+    assert (info.scopes, info.expires_at is not None) == (("consume:emails", "publish:orders"), True)
+    row.get_by_role("button", name="Revoke").click()
+    page.tab.locator("dialog[open]").get_by_text("its name can't be used again").wait_for()
+    page.act("Revoke the token")
+    row.get_by_text("revoked").wait_for()
+    assert row.get_by_role("button", name="Revoke").count() == 0

@@ -11,6 +11,8 @@ import pytest
 from tests.console.conftest import OpenPage
 from tests.console.page import Page
 from tests.console.world import PROXY_USER, World
+from tests.support import servers
+from tests.support.serving import serving
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext, Route
@@ -69,7 +71,11 @@ def test_a_token_of_one_stream_shows_that_stream_and_no_acts(open_page: OpenPage
     page.view("streams/orders/consumers/ship/dead-letters", "Dead letters")
     page.tab.locator("tbody tr").first.wait_for()
     assert page.get("button", re.compile("Redrive|Discard")).count() == 0
-    assert page.get("link", "Audit").count() == 0
+    for name in ("Audit", "Schedules", "Tokens"):
+        assert page.get("link", name).count() == 0
+    page.view("tokens", "Tokens")
+    page.see("Your token may not see tokens")
+    assert page.get("button", "Create a token").count() == 0
 
 
 def test_what_a_token_may_not_do_is_refused_by_the_server_too(open_page: OpenPage, world: World) -> None:
@@ -90,8 +96,10 @@ def test_everything_is_reached_by_keys(open_page: OpenPage) -> None:
         ("c", "Consumers"),
         ("u", "Sources"),
         ("p", "Processes"),
+        ("e", "Schedules"),
         ("j", "Jobs"),
         ("a", "Audit log"),
+        ("t", "Tokens"),
     ):
         keyboard.press("g")
         keyboard.press(key)
@@ -237,3 +245,27 @@ def test_the_first_page_is_small(browser: Browser, world: World) -> None:
     assert sum(transferred) < MOST_BYTES
     page.close()
     page.check()
+
+
+def test_the_first_token_of_a_server_is_shown_though_the_server_wants_one_from_then_on(
+    browser: Browser, server_dsn: str, template: str
+) -> None:
+    with servers.clone(server_dsn, template) as dsn, serving(dsn) as url:
+        page = Page(browser.new_context(), url)
+        page.expected.append("401")
+        page.view("tokens", "Tokens")
+        page.see("until the first token exists")
+        page.click("Create a token")
+        dialog = page.tab.locator("dialog[open]")
+        dialog.get_by_text("It is the first token.").wait_for()
+        page.get("textbox", "Name").fill("ops")
+        dialog.get_by_role("button", name="Create the token").click()
+        page.get("heading", "Sign in to Headrace").wait_for()
+        text = dialog.locator(".secret").inner_text()
+        dialog.get_by_role("button", name="Close").click()
+        page.get("textbox", "Access token").fill(text)
+        page.click("Sign in")
+        page.settled("Tokens")
+        page.tab.locator("tbody tr", has_text="ops").wait_for()
+        page.close()
+        page.check()

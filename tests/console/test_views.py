@@ -24,6 +24,7 @@ VIEWS = {
     "streams": ("streams", "Streams"),
     "stream": ("streams/orders", "orders"),
     "stream-consumers": ("streams/orders?tab=consumers", "orders"),
+    "stream-scheduled": ("streams/emails?tab=scheduled", "emails"),
     "stream-charts": ("streams/orders?tab=charts", "orders"),
     "stream-settings": ("streams/orders?tab=settings", "orders"),
     "message": ("streams/orders/messages/11", "Message 11"),
@@ -40,8 +41,11 @@ VIEWS = {
     "source-stopped": ("sources/returns", "returns"),
     "consumer-push": ("streams/payments/consumers/receipts?tab=push", "receipts"),
     "processes": ("processes", "Processes"),
+    "schedules": ("schedules", "Schedules"),
+    "schedule": ("schedules/payments/digest", "digest"),
     "jobs": ("jobs", "Jobs"),
     "audit": ("audit", "Audit log"),
+    "tokens": ("tokens", "Tokens"),
 }
 
 

@@ -83,6 +83,11 @@ def _declare(app: App) -> None:
         if message.seq % 17 == 0:
             raise Reject("no such product")
 
+    app.every(
+        "0 9 * * 1-5", "payments", name="digest", zone="Europe/Berlin", data={"kind": "digest"}, unique_key="digest"
+    )
+    app.every("1h", "payments", name="reminders", key="reminders", data={"hours": 1}, missed="catch_up")
+
     @app.consumer("orders", name="bill", on_exhausted="block", max_deliver=1)
     async def bill(message: Message) -> None:
         if message.seq % 40 == 7:
@@ -205,6 +210,11 @@ class World:
         ):  # fmt: skip
             await admin.create_source(spec)
         await self.app.publish_many("orders", [_order(number) for number in range(1, 201)])
+        for number in range(1, 6):
+            reminder = {"to": f"customer-{number}", "template": "reminder"}
+            await self.app.publish(
+                "emails", f"emails.{number}", reminder, delay=f"{number}d", unique_key=f"reminder-{number}"
+            )
 
     async def _publish(self) -> None:
         """Publish a few messages a second. An outage is waited out."""

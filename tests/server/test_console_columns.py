@@ -9,7 +9,10 @@ import pytest
 from msgspec import Struct, structs
 
 from headrace.model.capture import Backfill, FailedChange
+from headrace.model.messages.scheduled import ScheduledMessage
 from headrace.model.records import BlockedKey, ConsumerAtWork, DeadLetter
+from headrace.model.schedules import ScheduleInfo
+from headrace.model.tokens import TokenInfo
 from headrace.model.watching.audit import AuditEntry
 from headrace.model.watching.journeys import JourneyStop
 from headrace.model.watching.live import ConsumerRow, SourceRow, StreamRow
@@ -31,9 +34,12 @@ ROWS: dict[str, tuple[type[Struct], ...]] = {
     "overview": (StreamRow, SourceRow, ConsumerRow),
     "processes": (ConsumerAtWork,),
     "push": (PushAnswer,),
+    "scheduled": (ScheduledMessage,),
+    "schedules": (ScheduleInfo,),
     "source": (FailedChange, WebhookDelivery),
     "sources": (SourceRow,),
     "streams": (StreamRow,),
+    "tokens": (TokenInfo,),
 }
 """The rows of the tables of each view, as the API makes them."""
 

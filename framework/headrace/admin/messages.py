@@ -23,6 +23,7 @@ from headrace.model.durations import Duration
 from headrace.model.errors import InDoubt, InvalidInput, StoreFull, StoreUnavailable
 from headrace.model.keys import check_key
 from headrace.model.messages.publish_options import PublishKeywords, PublishOptions
+from headrace.model.messages.scheduled import ScheduledMessage, ScheduledPlace
 from headrace.model.pages import Page, follow, listing, listing_by
 from headrace.model.records import Erasure, Standing, StoredMessage
 from headrace.model.text.error_text import MAX_ERROR
@@ -30,6 +31,8 @@ from headrace.model.watching.audit import Change
 
 MAX_ERASED = 1000
 """Largest number of messages that a call erases."""
+
+_MAX_ID = 2**63 - 1
 
 
 def _check_erased(seqs: Sequence[int], reason: str | None) -> None:
@@ -190,6 +193,56 @@ class Messages(Base):
 
         async for page in follow(read, lambda erasure: erasure.seq, limit=limit):
             yield page
+
+    # --- scheduled messages
+
+    @listing
+    async def scheduled_messages(
+        self, stream: str, *, limit: int | None = 100
+    ) -> AsyncIterator[list[ScheduledMessage]]:
+        """List the messages that the stream publishes later, in the order in which they are due, at most `limit`. None for
+        all. Raises `UnknownStream`.
+        """
+        check_limit(limit)
+
+        async def read(after: ScheduledPlace | None, limit: int) -> Page[ScheduledMessage]:
+            return await store.scheduled_messages(
+                self._database, stream, after=after, limit=limit, contents=self._contents
+            )
+
+        async for page in follow(read, attrgetter("place"), limit=limit):
+            yield page
+
+    async def unschedule(self, stream: str, *, ids: Sequence[int] | None = None) -> int:
+        """Cancel scheduled messages before they are published: no consumer gets them. Those that were published already
+        stay. A unique key of a cancelled message is free, and its message id stays known for the stream's `dedupe_window`.
+
+        Args:
+            ids: the ids of at most 10,000 messages, as `scheduled_messages` lists them. None for all, of which one call
+                cancels the first 10,000 that are due.
+
+        Returns:
+            The number of cancelled messages.
+
+        Raises:
+            UnknownStream.
+        """
+        for id_ in ids or ():
+            if not isinstance(id_, int) or isinstance(id_, bool) or not 1 <= id_ <= _MAX_ID:
+                raise InvalidInput(
+                    f"{id_!r} is not the id of a scheduled message. Ids are whole numbers, and the first is 1.",
+                    field="ids",
+                )
+        details = {} if ids is None else {"ids": first_seqs(ids)}
+        change = Change(action="message.unschedule", kind="message", name=stream, stream=stream, details=details)
+
+        async def unschedule(connection: store.Executor) -> int:
+            count = await store.unschedule(connection, stream, ids)
+            change.skipped = not count
+            change.details["messages"] = count
+            return count
+
+        return await self._change(change, unschedule)
 
     # --- publishing: data and headers are JSON text, which is stored unchanged
 

@@ -49,6 +49,7 @@ stream = _group(
         "republish": (messages.republish, "NAME TARGET"),
         "erase": (messages.erase, "NAME SEQ..."),
         "erased": (messages.erased, "NAME"),
+        "scheduled": (messages.scheduled, "NAME"),
         "edit": (streams.edit, "NAME"),
         "rm": (streams.rm, "NAME"),
     },

@@ -45,6 +45,7 @@ from headrace.model.capture import BackfillInfo, FailedChange, Finding
 from headrace.model.conditions.selections import DeadLetterCriteria, DeathCriteria, described
 from headrace.model.durations import Duration, seconds
 from headrace.model.errors import AlreadyExists, BackfillExists, HeadraceError, InvalidInput
+from headrace.model.messages.scheduled import ScheduledMessage
 from headrace.model.records import (
     BlockedKey,
     ConsumerInfo,
@@ -165,6 +166,7 @@ class Calls:
     )  # fmt: skip
     erase = Call("POST", STREAM + "/erasures", Argument("seqs"), Argument("reason", None), answer=_erased)
     erasures = ListCall(STREAM + "/erasures", AFTER, _limit(100), answer=pages(Erasure))
+    scheduled_messages = ListCall(STREAM + "/scheduled", _limit(100), answer=pages(ScheduledMessage))
     search = Call(
         "GET", STREAM + "/search", FILTER, WHERE, Argument("after", None), Argument("before", None), Argument("since", None),
         Argument("until", None), _limit(50), answer=record(SearchAnswer), extra_time=CONDITION_TIME,

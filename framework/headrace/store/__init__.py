@@ -51,6 +51,7 @@ from headrace.store.messages.lease import *
 from headrace.store.messages.peek import *
 from headrace.store.messages.publish import *
 from headrace.store.messages.replay import *
+from headrace.store.messages.scheduled import *
 from headrace.store.messages.search import *
 from headrace.store.messages.seek import *
 from headrace.store.messages.settle import *

@@ -9,12 +9,12 @@ Not here are lists over several databases, calls of more than one request, and w
 `headrace.server.routes`, and their calls in `headrace.client.calls`.
 """
 
-from headrace.admin.requests import captures, consumers, databases, schedules, tokens
+from headrace.admin.requests import captures, consumers, databases, messages, schedules, tokens
 from headrace.admin.requests.operation import Operation
 
 OPERATIONS: dict[str, Operation] = {
     name: operation
-    for subject in (consumers, captures, schedules, databases, tokens)
+    for subject in (messages, consumers, captures, schedules, databases, tokens)
     for name, operation in subject.OPERATIONS.items()
 }
 """The operations by the names of their methods."""

@@ -19,7 +19,7 @@ from headrace.server.engine import Engine
 from headrace.server.errors import invalid
 from headrace.server.merging import merged_page
 from headrace.server.routes.context import Context, RouteContext
-from headrace.server.routes.paging import HIGHEST, NOT_NEGATIVE, PAGE_SIZE, BackfillPage, NamePage, SeqPage, page
+from headrace.server.routes.paging import HIGHEST, NOT_NEGATIVE, PAGE_SIZE, NamePage, SeqPage, TextPage, page
 from headrace.server.routes.parameters import SourceRef, with_query
 from headrace.server.wire.common import Listed
 from headrace.server.wire.sources import NewSource
@@ -68,7 +68,7 @@ async def _backfills(context: RouteContext, source: str | None, asked: NamePage)
     description=f"Returns backfills, newest first. A page ends once its conditions and reasons have {PAGE_SIZE}.",
 )
 @with_query
-async def list_all_backfills(context: Context, asked: BackfillPage) -> Listed[Backfill]:
+async def list_all_backfills(context: Context, asked: TextPage) -> Listed[Backfill]:
     await context.check_all_streams("admin")
     return await _backfills(context, None, asked)
 
@@ -80,7 +80,7 @@ async def list_all_backfills(context: Context, asked: BackfillPage) -> Listed[Ba
     description=f"Returns backfills, newest first. A page ends once its conditions and reasons have {PAGE_SIZE}.",
 )
 @with_query
-async def list_backfills(context: Context, source: SourceRef, asked: BackfillPage) -> Listed[Backfill]:
+async def list_backfills(context: Context, source: SourceRef, asked: TextPage) -> Listed[Backfill]:
     info = await context.source(source)
     if info.kind != "postgres":
         await context.admin.backfills(info.id)  # raises the error that says so

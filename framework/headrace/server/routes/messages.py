@@ -14,12 +14,13 @@ from headrace.admin.messages import messages_page, publish_by_hand, standings
 from headrace.admin.validation import MAX_ANSWER_BYTES, of_key, selection_of
 from headrace.model.keys import check_key
 from headrace.model.messages.payloads import encode_headers
+from headrace.model.messages.scheduled import ScheduledMessage, ScheduledPlace
 from headrace.model.records import Erasure, StoredMessage
 from headrace.model.text.error_text import MAX_ERROR
 from headrace.server.access import methods
 from headrace.server.errors import Problem, invalid
 from headrace.server.routes.context import AnyRequest, Context
-from headrace.server.routes.paging import HIGHEST, PAGE_SIZE, SeqPage, page
+from headrace.server.routes.paging import HIGHEST, PAGE_SIZE, SeqPage, TextPage, page
 from headrace.server.routes.parameters import ExactKey, Filter, KeyPattern, KeyRef, Sort, StreamRef, Where, with_query
 from headrace.server.slashes import unmarked
 from headrace.server.wire.common import Listed
@@ -135,6 +136,25 @@ async def publish(
     seq = await publish_by_hand(context.admin, cached.name, data.key, bytes(text).decode(), headers)
     context.engine.published(cached.name)
     return PublishedByHandAnswer(PublishedByHand(seq))
+
+
+@methods.read(
+    "/streams/{stream:str}/scheduled",
+    summary="List scheduled messages",
+    tags=["Messages"],
+    description="Returns the messages that are published later, in the order in which they are due."
+    f" A page ends once its data and headers have {PAGE_SIZE}.",
+)
+@with_query
+async def list_scheduled(context: Context, stream: StreamRef, asked: TextPage) -> Listed[ScheduledMessage]:
+    cached = await context.stream(stream, "consume")
+    messages = await store.scheduled_messages(
+        context.engine.app.database,
+        cached.name,
+        **asdict(asked.at(ScheduledPlace.parse)),
+        contents=store.Contents(max_bytes=MAX_ANSWER_BYTES, raw=True),
+    )
+    return page(messages, lambda message: str(message.place), asked)
 
 
 @methods.change("/streams/{stream:str}/erasures", summary="Erase messages", tags=["Messages"])

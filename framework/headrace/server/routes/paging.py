@@ -60,8 +60,8 @@ class NamePage(PageQuery[str], frozen=True, kw_only=True):
     before: BeforeName = None
 
 
-class BackfillPage(NamePage, frozen=True, kw_only=True):
-    """A page of the list of backfills."""
+class TextPage(NamePage, frozen=True, kw_only=True):
+    """A page of a list whose places are text, of entries that are larger than names."""
 
     limit: Limit = 100
 

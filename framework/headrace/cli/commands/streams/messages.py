@@ -1,5 +1,5 @@
-"""`headrace stream view|send|republish|erase|erased`: show messages, send one, copy messages to another stream, and
-delete some for good."""
+"""`headrace stream view|send|republish|erase|erased|scheduled`: show messages, send one, copy messages to another stream,
+delete some for good, and show those that are published later."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from headrace.cli.connection.backend import Backend
 from headrace.cli.connection.connect import administer
 from headrace.cli.errors import UsageError
 from headrace.cli.exit_codes import NOT_DONE
-from headrace.cli.options.common import MOST, JsonOption, YesOption
+from headrace.cli.options.common import MOST, JsonOption, LimitOption, YesOption
 from headrace.cli.options.from_settings import Options, Special, from_settings
 from headrace.cli.options.selection import DryRunOption, MessageSelection, RangeSelection, parse_bound
 from headrace.cli.options.times import duration, future, in_utc, time_to_live
@@ -257,6 +257,25 @@ def erased(
         ("seq#", "erased", "by", "reason…"),
         lambda one: (str(one.seq), one.erased_at, one.erased_by, one.reason or "none"),
         empty=f"No message of {name!r} was erased.",
+    )
+
+
+def scheduled(
+    name: StreamName,
+    /,
+    *,
+    limit: LimitOption = 100,
+    backend: Backend = Backend(),  # noqa: B008 - frozen
+    json: JsonOption = False,
+) -> None:
+    """Show the messages that a stream publishes later, in the order in which they are due."""
+    messages = administer(backend, lambda admin: admin.scheduled_messages(name, limit=limit))
+    print_list(
+        messages,
+        json,
+        ("id#", "due", "key", "unique key", "data…"),
+        lambda one: (str(one.id), in_utc(one.deliver_at), one.key, one.unique_key or "", one_line_json(one.data)),
+        empty=f"No message of {name!r} is scheduled.",
     )
 
 

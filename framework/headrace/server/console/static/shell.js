@@ -6,7 +6,7 @@ import { DialogPlace, NoticePlace, open } from "./shared/dialog.js";
 import { begin, useLive } from "./shared/live.js";
 import { followLinks, go, useAddress } from "./shared/router.js";
 import { duration, local } from "./shared/text.js";
-import { Failure, session, useCurrentInSight } from "./shared/ui.js";
+import { Failure, may, session, useCurrentInSight } from "./shared/ui.js";
 import Audit from "./views/audit.js";
 import Consumer from "./views/consumer.js";
 import Consumers from "./views/consumers.js";
@@ -15,11 +15,14 @@ import Jobs from "./views/jobs.js";
 import Message from "./views/message.js";
 import Overview from "./views/overview.js";
 import Processes from "./views/processes.js";
+import Schedule from "./views/schedule.js";
+import Schedules from "./views/schedules.js";
 import SignIn from "./views/sign_in.js";
 import Source from "./views/source.js";
 import Sources from "./views/sources.js";
 import Stream from "./views/stream.js";
 import Streams from "./views/streams.js";
+import Tokens from "./views/tokens.js";
 
 /** The views: their addresses, their components, and the navigation that they belong to. */
 const VIEWS = [
@@ -33,19 +36,28 @@ const VIEWS = [
   [/^processes$/, Processes, "processes"],
   [/^sources$/, Sources, "sources"],
   [/^sources\/([^/]+)$/, Source, "sources"],
+  [/^schedules$/, Schedules, "schedules"],
+  [/^schedules\/([^/]+)\/([^/]+)$/, Schedule, "schedules"],
   [/^jobs$/, Jobs, "jobs"],
   [/^audit$/, Audit, "audit"],
+  [/^tokens$/, Tokens, "tokens"],
 ];
 
+/** The navigation: address, title, key, and who may see it if that is not everyone. */
 const PAGES = [
   ["", "Overview", "o"],
   ["streams", "Streams", "s"],
   ["consumers", "Consumers", "c"],
   ["sources", "Sources", "u"],
+  ["schedules", "Schedules", "e", () => may("consume")],
   ["processes", "Processes", "p"],
   ["jobs", "Jobs", "j"],
-  ["audit", "Audit", "a"],
+  ["audit", "Audit", "a", () => session.me.scopes.some((scope) => scope.startsWith("admin"))],
+  ["tokens", "Tokens", "t", () => may("admin")],
 ];
+
+/** The pages that the caller may see. */
+const pages = () => PAGES.filter(([, , , allowed]) => !allowed || allowed());
 
 /**
  * Who the user is: `me` is null if there is no session, and undefined if `error` prevents to know it.
@@ -78,8 +90,12 @@ function Shell({ user }) {
     return () => clearTimeout(timer);
   }, [error]);
   if (error) return html`<main class="alone"><${Failure} error=${error} again=${read} /></main>`;
-  if (me === null || address.path === "sign-in") return html`<${SignIn} signedIn=${read} me=${me} />`;
-  return html`<${Frame} me=${me} address=${address} />`;
+  // Dialogs are outside of the frame: the one with the first token stays when the server begins to want one.
+  return html`
+    ${me === null || address.path === "sign-in" ? html`<${SignIn} signedIn=${read} me=${me} />` : html`<${Frame} me=${me} address=${address} />`}
+    <${NoticePlace} />
+    <${DialogPlace} />
+  `;
 }
 
 function Frame({ me, address }) {
@@ -104,8 +120,6 @@ function Frame({ me, address }) {
           : html`<h1>Nothing is here</h1><p>The address leads to no view. Go to the <a href="./">overview</a>.</p>`}
       </main>
     </div>
-    <${NoticePlace} />
-    <${DialogPlace} />
   `;
 }
 
@@ -116,14 +130,13 @@ const Mark = () => html`<svg viewBox="0 0 32 32" width="24" height="24" aria-hid
 </svg>`;
 
 function Navigation({ page, me, attention }) {
-  const items = PAGES.filter(([name]) => name !== "audit" || me.scopes.some((scope) => scope.startsWith("admin")));
   const place = useCurrentInSight(page);
   return html`<header class="side">
     <a class="brand" href="./" aria-label="Headrace, overview">
       <${Mark} /><span>Headrace</span>
     </a>
     <nav ref=${place} aria-label="Views">
-      ${items.map(
+      ${pages().map(
         ([name, title, key]) => html`<a href=${name || "./"} aria-current=${page === name ? "page" : undefined} title=${`g ${key}`}>
           ${title}${name === "" && attention ? html` <span class="count bad">${attention}<span class="hidden"> need attention</span></span>` : null}
         </a>`,
@@ -196,16 +209,16 @@ function Banner({ live }) {
   return null;
 }
 
-const KEYS = [
+const keys = () => [
   ["/", "Search in the view"],
   ["?", "Show the keys"],
-  ...PAGES.map(([, title, key]) => [`g ${key}`, title]),
+  ...pages().map(([, title, key]) => [`g ${key}`, title]),
   ["Esc", "Close a dialog"],
 ];
 
 function Help({ close }) {
   return html`<h2 id="dialog-title">Keys</h2>
-    <dl class="keys">${KEYS.map(([key, title]) => html`<div><dt>${key.split(" ").map((one) => html`<kbd>${one}</kbd>`)}</dt><dd>${title}</dd></div>`)}</dl>
+    <dl class="keys">${keys().map(([key, title]) => html`<div><dt>${key.split(" ").map((one) => html`<kbd>${one}</kbd>`)}</dt><dd>${title}</dd></div>`)}</dl>
     <div class="act-buttons"><button type="button" class="primary" onClick=${close}>Close</button></div>`;
 }
 
@@ -216,7 +229,7 @@ function useKeys() {
     const onKey = (event) => {
       if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
       if (event.target instanceof Element && event.target.closest("input, select, textarea")) return;
-      const page = performance.now() - began < 1500 && PAGES.find(([, , key]) => key === event.key);
+      const page = performance.now() - began < 1500 && pages().find(([, , key]) => key === event.key);
       began = event.key === "g" ? performance.now() : 0;
       if (page) go(page[0] || "./");
       else if (event.key === "/") document.querySelector("main [data-search]")?.focus();

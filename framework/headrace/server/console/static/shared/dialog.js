@@ -42,10 +42,11 @@ export function DialogPlace() {
 
 /**
  * The frame of an act: what will happen, the fields, the request for other clients, and the buttons.
- * @param {{title: string, act: () => Promise<any>, done?: (result: any) => void, verb: string, danger?: boolean, ready?: boolean,
+ * @param {{title: string, act: () => Promise<any>, done?: (result: any) => void, verb: string, danger?: boolean, ready?: boolean, stays?: boolean,
  *   request?: {method: string, target: string, body?: unknown, command?: string}, children: any, close: () => void}} props
+ *   `stays`: the dialog stays open, since `done` shows something in it
  */
-export function Act({ title, act, done, verb, danger = false, ready = true, request, children, close }) {
+export function Act({ title, act, done, verb, danger = false, ready = true, stays = false, request, children, close }) {
   const [busy, setBusy] = useState(false);
   const [error, setError] = useState(null);
   const submit = async (event) => {
@@ -55,7 +56,7 @@ export function Act({ title, act, done, verb, danger = false, ready = true, requ
     setError(null);
     try {
       const result = await act();
-      close();
+      if (!stays) close();
       done?.(result);
     } catch (problem) {
       setError(problem);

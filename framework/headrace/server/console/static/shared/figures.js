@@ -21,7 +21,7 @@ export const figureColumns = (kind, cells = {}, only) =>
   FIGURES[kind]
     .filter((one) => !only || only.includes(one.name))
     .map((one) => ({
-      name: one.name, title: one.title, sort: one.sort, hint: one.about, number: true, hide: one.unit === "seq" ? "phone" : undefined,
+      name: one.name, title: one.title, sort: one.sort, hint: one.about, number: true, hide: one.unit === "seq" ? "narrow" : undefined,
       cell: cells[one.name] ?? ((row) => html`<span class=${tone(one, row)}>${text(one, row)}</span>`),
     }));
 

@@ -83,3 +83,6 @@ export const messageAt = (stream, seq) => `${streamAt(stream)}/messages/${seq}`;
 
 /** @param {string} source */
 export const sourceAt = (source) => `sources/${encodeURIComponent(source)}`;
+
+/** @param {string} stream @param {string} schedule */
+export const scheduleAt = (stream, schedule) => `schedules/${encodeURIComponent(stream)}/${encodeURIComponent(schedule)}`;

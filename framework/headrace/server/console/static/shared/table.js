@@ -9,7 +9,7 @@ import { html } from "../vendor/preact.js";
  * @property {(row: any) => any} cell
  * @property {boolean} [number] aligned to the right
  * @property {string} [sort] the name by which the server sorts
- * @property {string} [hide] "phone": left out on a narrow screen
+ * @property {string} [hide] "phone": left out on a phone, "narrow": in any window of up to 1,400 pixels
  * @property {string} [width] a class
  * @property {string} [hint]
  */
@@ -91,5 +91,15 @@ export function Pages({ total, offset, limit, go }) {
     <button type="button" class="small" disabled=${offset === 0} onClick=${() => go(Math.max(0, offset - limit))}>Previous</button>
     <span>${offset + 1}–${last} of ${total}</span>
     <button type="button" class="small" disabled=${last >= total} onClick=${() => go(offset + limit)}>Next</button>
+  </nav>`;
+}
+
+/** Links through a list whose pages begin after a place. @param {{answer: any, after: string, change: (changed: any) => void}} props */
+export function Further({ answer, after, change }) {
+  const next = answer?.next ?? null;
+  if (next === null && !after) return null;
+  return html`<nav class="pages" aria-label="Pages">
+    <button type="button" class="small" disabled=${!after} onClick=${() => change({ after: "" })}>First page</button>
+    <button type="button" class="small" disabled=${next === null} onClick=${() => change({ after: next })}>Next</button>
   </nav>`;
 }

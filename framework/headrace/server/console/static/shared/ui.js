@@ -28,7 +28,7 @@ export function Time({ at, ago = false }) {
 }
 
 const TONES = {
-  good: ["running", "active", "ok", "live", "streaming", "done", "acked", "closed", "idle", "accepted", "caught up"],
+  good: ["running", "active", "ok", "live", "streaming", "done", "acked", "closed", "idle", "accepted", "caught up", "valid"],
   busy: ["in_flight", "backfilling", "catching up", "replaying", "waiting", "starting", "new", "half-open", "next"],
   warn: ["paused", "parked", "behind", "lagging", "slow", "full", "limited", "rate limited", "cancelled", "draining", "growing", "unattended", "alarm", "degraded", "filters"],
   bad: ["blocked", "failed", "failing", "dead_letter", "dead", "lost", "gone", "stopped", "open", "refused", "stuck", "error", "breaker", "event_loop", "dead_letters"],

@@ -19,7 +19,7 @@ const COLUMNS = (role) => [
   { name: "at", title: "When", cell: (row) => html`<${Time} at=${row.at} />` },
   { name: "actor", title: "Who", cell: (row) => who(row, role) },
   { name: "via", title: "Via", cell: (row) => row.via },
-  { name: "action", title: "Action", cell: (row) => words(row.action) },
+  { name: "action", title: "Action", cell: (row) => words(row.action), width: "key-column" },
   { name: "object", title: "Of", cell: (row) => (row.object ? html`<span class="quiet">${words(row.object.kind)}</span> ${row.object.name}` : (row.stream ?? "–")) },
   { name: "details", title: "Details", cell: (row) => html`<code class="brief">${row.details && Object.keys(row.details).length ? JSON.stringify(row.details) : "–"}</code>`, width: "wide" },
 ];

@@ -20,12 +20,12 @@ export const consumerColumns = (named) => [
     cell: (row) => html`${named ? html`<a class="quiet" href=${streamAt(row.stream)}>${row.stream}</a><span class="quiet"> / </span>` : null}<a href=${consumerAt(row.stream, row.name)}>${row.name}</a>`,
   },
   { name: "state", title: "State", cell: (row) => html`<${State} state=${row.state} title=${row.why || row.reason} />` },
-  { name: "kind", title: "Kind", cell: (row) => row.kind, hide: "phone" },
+  { name: "kind", title: "Kind", cell: (row) => row.kind, hide: "narrow" },
   { name: "rates", title: "Last minute", cell: (row) => html`<${Sparkline} values=${row.rates} label=${`Finished by ${row.name} in the last minute`} />`, hide: "phone" },
   ...figureColumns("consumer", {
     dead_letters: (row) => (row.dead_letters ? html`<a class="bad" href=${`${consumerAt(row.stream, row.name)}/dead-letters`}>${short(row.dead_letters)}</a>` : "0"),
   }),
-  { name: "actors", title: "Actors", cell: (row) => (row.actors === null ? "–" : `${number(row.busy_actors)}/${number(row.actors)}`), number: true, hint: "busy / all" },
+  { name: "actors", title: "Actors", cell: (row) => (row.actors === null ? "–" : `${short(row.busy_actors)}/${short(row.actors)}`), number: true, hint: "busy / all" },
 ];
 
 export default function Consumers() {

@@ -5,17 +5,17 @@ import { figureFacts } from "../shared/figures.js";
 import { useLive } from "../shared/live.js";
 import { consumerAt } from "../shared/router.js";
 import { Table } from "../shared/table.js";
-import { duration, number, rate } from "../shared/text.js";
+import { duration, number, rate, short } from "../shared/text.js";
 import { Copies, Empty, Facts, Failure, Heading, Loading, State, Time } from "../shared/ui.js";
 
 const COLUMNS = [
   { name: "name", title: "Consumer", cell: (row) => html`<a href=${consumerAt(row.stream, row.name)}><span class="quiet">${row.stream} /</span> ${row.name}</a>` },
   { name: "rate", title: "Handled/s", cell: (row) => rate(row.rate), number: true },
   { name: "latency", title: "A message takes", cell: (row) => duration(row.latency), number: true },
-  { name: "actors", title: "Actors", cell: (row) => `${number(row.busy)}/${number(row.actors)}`, number: true, hint: "busy / all" },
-  { name: "leased", title: "Leased", cell: (row) => number(row.leased), number: true },
-  { name: "acked", title: "Acked", cell: (row) => number(row.acked), number: true },
-  { name: "failed", title: "Failed", cell: (row) => html`<span class=${row.failed ? "bad" : ""}>${number(row.failed)}</span>`, number: true },
+  { name: "actors", title: "Actors", cell: (row) => `${short(row.busy)}/${short(row.actors)}`, number: true, hint: "busy / all" },
+  { name: "leased", title: "Leased", cell: (row) => short(row.leased), number: true },
+  { name: "acked", title: "Acked", cell: (row) => short(row.acked), number: true },
+  { name: "failed", title: "Failed", cell: (row) => html`<span class=${row.failed ? "bad" : ""}>${short(row.failed)}</span>`, number: true },
   { name: "breaker", title: "Breaker", cell: (row) => (row.breaker ? html`<${State} state=${row.breaker} title=${row.breaker_reason ?? ""} />` : "–") },
   { name: "reason", title: "Why so many actors", cell: (row) => row.reason || "–", width: "wide" },
 ];

@@ -14,6 +14,7 @@ import { consumerColumns } from "./consumers.js";
 import { Publish } from "./publish.js";
 import { EditSettings } from "./settings.js";
 import { Messages } from "./messages.js";
+import { Scheduled } from "./scheduled.js";
 
 const CHARTS = [
   ["Published per second", [["publish_rate", "published"]], "rate"],
@@ -37,9 +38,10 @@ export default function Stream({ names: [name] }) {
     <//>
     <${Figures} kind="stream" row=${row} label="State of the stream" />
     <${Tabs} label="Parts of the stream" current=${filters.tab} href=${(tab) => `${streamAt(name)}${tab === "messages" ? "" : `?tab=${tab}`}`}
-      tabs=${[["messages", "Messages"], ["consumers", "Consumers", row.consumers], ["charts", "Charts"], ["settings", "Retention and size"]]} />
+      tabs=${[["messages", "Messages"], ["consumers", "Consumers", row.consumers], ["scheduled", "Scheduled", row.scheduled], ["charts", "Charts"], ["settings", "Retention and size"]]} />
     ${filters.tab === "messages" ? html`<${Messages} stream=${name} lastSeq=${row.last_seq} />` : null}
     ${filters.tab === "consumers" ? html`<${Consumers} stream=${name} rows=${consumers.data ? found : null} />` : null}
+    ${filters.tab === "scheduled" ? html`<${Scheduled} stream=${name} />` : null}
     ${filters.tab === "charts" ? html`<${Samples} kind="stream" stream=${name} charts=${CHARTS} span=${filters.span} onSpan=${(span) => change({ span }, { replace: true })} />` : null}
     ${filters.tab === "settings" && info ? html`<${Settings} info=${info} />` : null}
   `;
