@@ -106,7 +106,9 @@ async def test_an_ack_in_a_transaction_that_hits_replaced_functions_costs_no_att
     async with running(app):
         await app.publish("orders", "a", 1)
         await attempts.until(2)
-        await database.fetch("alter function headrace.gone(int, bigint[], bigint[], timestamptz, uuid, text, real) rename to ack")
+        await database.fetch(
+            "alter function headrace.gone(int, bigint[], bigint[], timestamptz, uuid, text, real) rename to ack"
+        )
         await app.idle()
         info = await store.consumer(app.database, "orders", "ship")
     assert (info.dead_letters, info.lag) == (0, 0)
