@@ -6,7 +6,6 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from uuid import UUID
 
 _NEVER = float("inf")
-_NOTHING: dict[int, float] = {}
 
 
 class Lease:
@@ -18,7 +17,6 @@ class Lease:
     """
 
     __slots__ = (
-        "_began",
         "_lane_of",
         "_lanes",
         "_seqs",
@@ -60,7 +58,6 @@ class Lease:
         self.settled: set[int] | None = None  # those that were collected one by one
         self.expired: list[int] | None = None  # those that expired before their handler began
         self.seconds: dict[int, float] | None = None  # how long handlers took, if each message is measured
-        self._began: dict[int, float] = _NOTHING  # when they began, if each message is measured
         self._seqs = seqs
         self._lanes = lanes
         self._lane_of: dict[int, Hashable] | None = None
@@ -111,18 +108,13 @@ class Lease:
             self.expired = []
         self.expired.append(seq)
 
-    def note_begin(self, seq: int, now: float) -> None:
-        """Note that the handler of a message begins."""
-        if self.seconds is None:
-            self.seconds, self._began = {}, {}
-        self._began[seq] = now
-
-    def note_end(self, seq: int, now: float) -> float | None:
-        """Note that the handler of a message has ended, or has chosen the outcome. Returns how long it took in seconds, or
-        None if its beginning was not noted."""
-        began = self._began.get(seq)
-        if began is None or self.seconds is None:
+    def note_seconds(self, seq: int, began: float | None, now: float) -> float | None:
+        """Note how long the handler of a message has taken until now, in seconds, and return it. None if its beginning is
+        not known."""
+        if began is None:
             return None
+        if self.seconds is None:
+            self.seconds = {}
         self.seconds[seq] = seconds = now - began
         return seconds
 

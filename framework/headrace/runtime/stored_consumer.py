@@ -85,7 +85,9 @@ class StoredConsumer(msgspec.Struct, frozen=True):
         """Return how this process has handled a message until now. None if the consumer keeps no history."""
         if self.settings.spec.history is None:
             return None
-        return store.Handled(store.process_name(), message.lease.note_end(message.seq, self.time.clock()))
+        return store.Handled(
+            store.process_name(), message.lease.note_seconds(message.seq, message.began, self.time.clock())
+        )
 
 
 class LeasedMessages(msgspec.Struct, frozen=True):

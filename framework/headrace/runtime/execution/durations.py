@@ -45,20 +45,16 @@ class Durations:
     def begin(self, messages: Iterable[Message], now: float) -> None:
         """Begin a measurement of messages that are handled together. Others are due later, or at once for a history."""
         self._each = self._settings.spec.history is not None
-        if not self._each:
-            self.due = now + EVERY
-            return
-        self.due = -math.inf
+        self.due = -math.inf if self._each else now + EVERY
         for message in messages:
-            message.lease.note_begin(message.seq, now)
+            message.began = now
 
     def end(self, messages: Iterable[Message], began: float, now: float) -> None:
         """End a measurement."""
         self._measured.append((now, now - began))
-        if not self._each:
-            return
-        for message in messages:
-            message.lease.note_end(message.seq, now)
+        if self._each:
+            for message in messages:
+                message.lease.note_seconds(message.seq, began, now)
 
     def percentiles(self, now: float) -> Percentiles | None:
         """Return percentiles of the durations of the last minute. None if none was measured."""

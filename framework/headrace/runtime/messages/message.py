@@ -71,6 +71,8 @@ class Message(msgspec.Struct, eq=False, gc=False):
     xid: int | None = None
     """The id of the transaction in which the handler has acked it, to be looked up. See
     `headrace.runtime.settling.transaction_acks`."""
+    began: float | None = None
+    """When its handler began, on the clock of the process, if that was measured."""
     alive_until: float = float("inf")
     """When it expires, on the clock of the process."""
     call: Call | None = None

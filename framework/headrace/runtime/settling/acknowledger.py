@@ -166,7 +166,7 @@ class Acknowledger:
 
     async def settle_now(self, message: Message, failure: Failure | None) -> None:
         """Record an outcome on behalf of the handler, and wait until the store has it."""
-        message.lease.note_end(message.seq, self.clock())
+        message.lease.note_seconds(message.seq, message.began, self.clock())
         if failure is None:
             self.ack(message)
         else:
