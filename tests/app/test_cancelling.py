@@ -51,7 +51,7 @@ async def test_by_unique_key_the_last_message_is_cancelled(
     assert await admin.cancel(*SHIP, unique_key="other") == Cancellation(cancelled=0)
     later = PublishOptions(unique_key="two", deliver_at=clock.now)
     await store.publish(database, "orders", "a", "1", options=later)
-    with pytest.raises(InvalidInput, match="'two' is scheduled"):
+    with pytest.raises(InvalidInput, match="'two' is not published yet"):
         await admin.cancel(*SHIP, unique_key="two")
 
 

@@ -78,7 +78,8 @@ class Cancelling(Base):
                 found = await store.cancel_unique(connection, consumer, unique_key, by=by)
             if found is None:
                 raise InvalidInput(
-                    f"The message of the unique key {unique_key!r} is scheduled. Cancel it once it is published.",
+                    f"The message of the unique key {unique_key!r} is not published yet. "
+                    f"To cancel it for all consumers, unschedule it in the stream {stream}.",
                     field="unique_key",
                 )
             _describe(change, [*found.cancelled, *found.stopping])
