@@ -72,6 +72,7 @@ class KeptSeries:
             for match in getattr(reader, "_instrument_view_instrument_matches", {}).get(self._instrument(), ()):
                 if (
                     isinstance(getattr(match, "_attributes_aggregation", None), dict)
+                    and hasattr(match, "_lock")
                     and getattr(getattr(match, "_view", None), "_attribute_keys", None) is None
                 ):
                     yield match
