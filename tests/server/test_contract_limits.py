@@ -67,7 +67,7 @@ async def test_the_limits_of_settings_are_described_and_enforced_alike(api: Api)
     await api.consumer()
     schemas = await _schemas(api)
     assert await _check(api, "/streams/orders", schemas["StreamSettings"], StreamSpec) == 4
-    assert await _check(api, "/streams/orders/consumers/ship", schemas["ConsumerSettings"], ConsumerSpec) == 7
+    assert await _check(api, "/streams/orders/consumers/ship", schemas["ConsumerSettings"], ConsumerSpec) == 8
 
 
 async def test_the_limits_of_requests_are_described_and_enforced_alike(api: Api) -> None:

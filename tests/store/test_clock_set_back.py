@@ -48,6 +48,8 @@ LEFT_AS_IT_IS = {
     "schedules.requested_at": "only whether",
     "deliveries.at": "kept by number",
     "push_answers.at": "kept by number",
+    "completions.at": "kept longer",
+    "cancellations.ended_at": "an order only",
     "samples.at": "kept by number, too",
 }
 """Times of tables on which nothing is decided that would last as long as the clock was ahead."""
@@ -58,7 +60,7 @@ SHOWN = {
     "backfills.created_at", "backfills.started_at", "backfills.updated_at", "backfills.finished_at", "writes.begun_at",
     "migrations.applied_at", "secrets.created_at", "tokens.created_at", "grants.granted_at", "schedules.last_due_at",
     "schedules.last_run_at", "schedules.created_at", "schedules.updated_at", "sessions.created_at", "managed.applied_at",
-    "databases.created_at", "erasures.erased_at",
+    "databases.created_at", "erasures.erased_at", "cancellations.requested_at",
 }  # fmt: skip
 """Times that are only shown, or only compared with themselves."""
 

@@ -12,6 +12,7 @@ from headrace.admin.requests.operation import CONDITION_TIME, CONSUMER, Command,
 from headrace.model.conditions import selections
 from headrace.model.conditions.selections import MAX_CHOSEN, Criterion, Filters, Seq, WhereJson, described
 from headrace.model.keys import MAX_KEY_BYTES
+from headrace.model.messages.publish_options import MAX_UNIQUE_KEY_BYTES
 from headrace.model.pages import MAX_LIMIT
 from headrace.model.records import Cancellation, ConsumerInfo
 from headrace.model.watching.completions import CompletionPage
@@ -24,6 +25,9 @@ class Pause(Struct, kw_only=True, forbid_unknown_fields=True):
     until: Annotated[datetime | None, Meta(description="When it is resumed. Null for a pause without an end.")] = None
 
 
+Key = Annotated[str, Meta(max_length=MAX_KEY_BYTES)]
+
+
 class Cancel(Struct, kw_only=True, forbid_unknown_fields=True):
     """Which messages are cancelled. Exactly one of the fields is given."""
 
@@ -32,11 +36,12 @@ class Cancel(Struct, kw_only=True, forbid_unknown_fields=True):
         Meta(description="These messages, waiting or at work."),
     ] = None
     key: Annotated[
-        str | None, Meta(description="The messages of this key that wait now.", examples=["orders.us.42"])
+        Key | None, Meta(description="The messages of this key that wait now.", examples=["orders.us.42"])
     ] = None
-    unique_key: Annotated[str | None, Meta(description="The last message of this unique key, waiting or at work.")] = (
-        None
-    )
+    unique_key: Annotated[
+        Annotated[str, Meta(max_length=MAX_UNIQUE_KEY_BYTES)] | None,
+        Meta(description="The last message of this unique key, waiting or at work."),
+    ] = None
 
 
 class Choice(Struct, kw_only=True, forbid_unknown_fields=True):
@@ -93,7 +98,7 @@ class HistoryPage(Struct, kw_only=True, forbid_unknown_fields=True):
     """A part of the history of a consumer."""
 
     key: Annotated[
-        Annotated[str, Meta(max_length=MAX_KEY_BYTES)] | None,
+        Key | None,
         Meta(description="Only messages with this key, which are looked for in the stream."),
     ] = None
     seq: Annotated[Seq | None, Meta(description="Only this message.")] = None

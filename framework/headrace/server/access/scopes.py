@@ -8,8 +8,8 @@ on the database, which deletes all tokens, opens the server again.
 | --- | --- | --- |
 | publish | `publish` | the stream |
 | receive, ack, nack, extend, read a consumer, its messages, dead letters, blocked keys and push answers | `consume` | its stream |
-| read and search a stream, read journeys and jobs, list its consumers, preview a seek | `consume` | the stream |
-| create, change, seek, pause, resume, replay, redrive, purge, delete, create and cancel jobs | `admin` | the stream |
+| read and search a stream, read journeys, histories, scheduled messages and jobs, list its consumers, preview a seek | `consume` | the stream |
+| create, change, seek, pause, resume, replay, redrive, purge, delete, cancel messages and scheduled ones, create and cancel jobs | `admin` | the stream |
 | erase messages, list erased ones | `admin` | the stream |
 | republish | `consume` and `publish` | the source stream and the target stream |
 | list all streams, consumers or schedules | `consume` | all |
