@@ -15,7 +15,6 @@ import pytest
 from headrace import App, Message, Reject
 from headrace.flow.in_flight import InFlightTracker
 from headrace.flow.lanes import Lanes
-from headrace.model.specs import ConsumerSpec
 from headrace.runtime.execution.actors import Crew
 from headrace.runtime.execution.durations import Durations
 from headrace.runtime.execution.execution import Execution
@@ -23,7 +22,6 @@ from headrace.runtime.execution.plain_executor import PlainExecutor
 from headrace.runtime.execution.single_executor import SLICE, STRETCH
 from headrace.runtime.isolation import own_task
 from headrace.runtime.slot import ActorSlot
-from headrace.runtime.stored_consumer import Settings
 from tests.runtime.running import dead_letters, running
 
 current: ContextVar[int] = ContextVar("current")
@@ -59,7 +57,7 @@ class Bench:
         self.slot = ActorSlot(self.scope)
         failure_handler: Any = self
         unused: Any = None
-        durations = Durations(Settings(ConsumerSpec(stream="orders", name="ship")))
+        durations = Durations()
         execution = Execution(int, None, unused, self.lanes, acknowledger, failure_handler, unused, clock, durations)
         self.executor = PlainExecutor(function, execution)
 

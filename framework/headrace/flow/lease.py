@@ -57,7 +57,7 @@ class Lease:
         self.cancelled: set[int] | None = None  # those that an operator has cancelled, None for none
         self.settled: set[int] | None = None  # those that were collected one by one
         self.expired: list[int] | None = None  # those that expired before their handler began
-        self.seconds: dict[int, float] | None = None  # how long handlers took, if each message is measured
+        self.seconds: dict[int, float] | None = None  # how long handlers took. None if that is not wanted
         self._seqs = seqs
         self._lanes = lanes
         self._lane_of: dict[int, Hashable] | None = None
@@ -109,12 +109,10 @@ class Lease:
         self.expired.append(seq)
 
     def note_seconds(self, seq: int, began: float | None, now: float) -> float | None:
-        """Note how long the handler of a message has taken until now, in seconds, and return it. None if its beginning is
-        not known."""
-        if began is None:
+        """Note how long the handler of a message has taken until now, in seconds, and return it. None if that is not wanted,
+        or if its beginning is not known."""
+        if began is None or self.seconds is None:
             return None
-        if self.seconds is None:
-            self.seconds = {}
         self.seconds[seq] = seconds = now - began
         return seconds
 

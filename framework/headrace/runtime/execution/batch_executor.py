@@ -193,7 +193,9 @@ class BatchExecutor:
         try:
             async with self._admission(batch):
                 began = self._clock()
-                self._durations.begin(batch.messages, began)
+                self._durations.begin(began)
+                for message in batch.messages:
+                    message.began = began
                 if self._handling.timeout is not None:
                     slot.until = self._clock() + self._handling.timeout
                 await in_context(copy_context(), self._call, payloads, batch)
@@ -205,7 +207,10 @@ class BatchExecutor:
             error = deciding(problem)
         finally:
             slot.until = NEVER
-            self._durations.end(batch.messages, began, self._clock())
+            now = self._clock()
+            self._durations.add(began, now)
+            for message in batch.messages:
+                message.lease.note_seconds(message.seq, began, now)
         if slot.task.cancelling() and not slot.stopped:
             await slot.recover()
         return error

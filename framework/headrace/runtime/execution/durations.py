@@ -1,19 +1,15 @@
 """How long the messages of a consumer take: percentiles of those that were measured lately.
 
 To measure every message would cost more than it tells. One is measured when none has begun to be measured for `EVERY`
-seconds, whatever its duration will be, so the sample is not biased. If the consumer keeps a history, each message is
-measured, and its duration is kept with its lease until it is settled.
+seconds, whatever its duration will be, so the sample is not biased.
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable
 
 from headrace.model.records import Percentiles
-from headrace.runtime.messages.message import Message
-from headrace.runtime.stored_consumer import Settings
 
 EVERY = 0.01
 """The shortest time between the beginnings of two measurements, in seconds."""
@@ -31,30 +27,19 @@ class Durations:
     Attributes:
         due: when the next message may be measured, on the caller's clock. Callers compare it themselves, since that
             happens once per message.
-
-    Args:
-        settings: the consumer's current settings, which say whether it keeps a history.
     """
 
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
-        self._each = False
+    def __init__(self) -> None:
         self.due = -math.inf
         self._measured: deque[tuple[float, float]] = deque(maxlen=KEPT)
 
-    def begin(self, messages: Iterable[Message], now: float) -> None:
-        """Begin a measurement of messages that are handled together. Others are due later, or at once for a history."""
-        self._each = self._settings.spec.history is not None
-        self.due = -math.inf if self._each else now + EVERY
-        for message in messages:
-            message.began = now
+    def begin(self, now: float) -> None:
+        """Begin a measurement. Others are due later."""
+        self.due = now + EVERY
 
-    def end(self, messages: Iterable[Message], began: float, now: float) -> None:
+    def add(self, began: float, now: float) -> None:
         """End a measurement."""
         self._measured.append((now, now - began))
-        if self._each:
-            for message in messages:
-                message.lease.note_seconds(message.seq, began, now)
 
     def percentiles(self, now: float) -> Percentiles | None:
         """Return percentiles of the durations of the last minute. None if none was measured."""

@@ -47,11 +47,12 @@ class PlainExecutor(SingleExecutor):
         stretch, began = 0, clock()
         while following is not None:
             message = slot.delivery = following
-            if not message.plain or message.lease.cancelled:
+            lease = message.lease
+            if not message.plain or lease.cancelled:
                 await super()._run(message, slot, crew, context, base)
                 if message.call is not None:
                     return message  # with a span, which leaves a context that is slower to compare
-            elif message.lease.deadline <= (now := clock()):
+            elif lease.deadline <= (now := clock()):
                 self._acknowledger.give_up(message)
             else:
                 try:
@@ -60,27 +61,30 @@ class PlainExecutor(SingleExecutor):
                     self._undecodable(message, error)
                 else:
                     if measured := now >= durations.due:
-                        durations.begin((message,), now)
+                        durations.begin(now)
+                    if (seconds := lease.seconds) is not None:
+                        message.began = now
                     try:
                         result = await function(payload)
                         if cancelling():
                             await slot.recover()
                     except BaseException as error:
-                        if measured:
-                            durations.end((message,), now, clock())
                         message._payload = payload
                         if self._ends_actor(message, error, slot):
                             raise
                         if cancelling():
                             await slot.recover()
                     else:
-                        if measured:
-                            durations.end((message,), now, clock())
                         if result is None:
                             ack(message)
                         else:
                             message._payload = payload
                             self._finish(message, result, slot)
+                    finally:
+                        if measured:
+                            durations.add(now, clock())
+                        if seconds is not None:
+                            seconds[message.seq] = clock() - now
                     del payload  # so that the next one is decoded into the same memory
             stretch += 1
             if stretch == STRETCH:

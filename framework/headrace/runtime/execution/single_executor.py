@@ -99,7 +99,9 @@ class SingleExecutor:
                     self._undecodable(message, error)
                 else:
                     if measured := now >= durations.due:
-                        durations.begin((message,), now)
+                        durations.begin(now)
+                    if (seconds := message.lease.seconds) is not None:
+                        message.began = now
                     try:
                         if timed or message.crashes:
                             result = await self._call_guarded(payload, message, slot)
@@ -108,20 +110,21 @@ class SingleExecutor:
                         if cancelling():
                             await slot.recover()
                     except BaseException as error:
-                        if measured:
-                            durations.end((message,), now, clock())
                         if self._ends_actor(message, error, slot):
                             raise
                         if cancelling():
                             await slot.recover()
                     else:
-                        if measured:
-                            durations.end((message,), now, clock())
                         if result is None and not message.settled and not slot.overdue:
                             message.settled = True
                             ack(message)
                         else:
                             self._finish(message, result, slot)
+                    finally:
+                        if measured:
+                            durations.add(now, clock())
+                        if seconds is not None:
+                            seconds[message.seq] = clock() - now
                     if message.xid is not None:  # acked in a transaction of the handler
                         await self._acknowledger.confirm(message, self._failure_handler.failed)
                     slot.until = NEVER

@@ -52,6 +52,8 @@ class Intake:
         """Put the messages of a batch into their lanes. Those that may not start are released. `called_at`: when the
         lease call began, on the clock of the process."""
         messages = self._messages(batch, lease, lanes)
+        if self._settings.spec.history is not None:
+            lease.seconds = {}
         if self._sample is not None:
             for position, call in self._sample.choose(batch.headers):
                 messages[position].call = call

@@ -129,7 +129,7 @@ class Pipeline:
         decode, opens = (
             (handler.decode, None) if stored_as is None else (stored_as.guarded(handler.decode), stored_as.open)
         )
-        self._durations = Durations(self.settings)
+        self._durations = Durations()
         execution = Execution(
             decode, opens, call, lanes, acknowledger, failure_handler, suspects, clock, self._durations
         )
