@@ -48,8 +48,8 @@ class Log:
     """Messages that are done in another way, such as discarded ones."""
     put_back: set[tuple[int, int]] = field(default_factory=set)
     """The lease and the seq of each outcome that counted and was no ack."""
-    lowest: int = 1 << 62
-    """The lowest position to which a call has moved the consumer."""
+    moves: list[int] = field(default_factory=list)
+    """The positions to which calls have moved the consumer, in the order of their answers."""
     forward: int = 0
     """The highest position to which a call may have moved the consumer forward."""
     erased: set[int] = field(default_factory=set)
@@ -78,9 +78,10 @@ class Log:
     @property
     def may_deadlock(self) -> bool:
         """Whether Postgres may end a session as a deadlock. A replay reads the table of its stream before it has the
-        consumer's lock, and retention locks them the other way round. It waits for the table for a shorter time than
-        Postgres takes to look for deadlocks, but not here, where others stop for long."""
-        return {"replay", "drop_segments"} <= self.operations
+        consumer's lock, and retention and a deletion lock them the other way round. Retention waits for the table for a
+        shorter time than Postgres takes to look for deadlocks, but not here, where others stop for long. A deletion takes
+        the stream from the replay in any case."""
+        return "replay" in self.operations and not self.operations.isdisjoint({"drop_segments", "delete_stream"})
 
     def violation(self, text: str) -> None:
         self.violations.append(text)

@@ -32,32 +32,23 @@ def _passed_over(log: Log, _: State, rows: Rows) -> set[int]:
     return {seq for seq in log.messages() if seq <= int(rows[0][0] or 0)}
 
 
-def _moved_back(log: Log, before: State, rows: Rows) -> set[int]:
-    position = int(rows[0][0] or 0)
-    if before["cursor"] and min(before["cursor"]["position"], log.lowest) < position:
-        log.forward = max(log.forward, position)
-    log.lowest = min(log.lowest, position)
-    return set()
+def _seeking(name: str, position: int) -> None:
+    @operation(name)
+    def steps(log: Log) -> Steps:
+        before, known = log.state() or log.initial, len(log.moves)
+        log.rewound = True
+        rows, *_ = yield f"select headrace_internal.seek(p_consumer => {SHIP}, p_position => {position})"
+        moved = int(rows[0][0] or 0)
+        if before["cursor"] and min(before["cursor"]["position"], *log.moves, moved) < moved:
+            log.forward = max(log.forward, moved)
+        # Calls that were under way at the same time may have moved it after this one, whichever answer was read first.
+        log.forward = max(log.forward, *(one for one in log.moves[known:] if one > moved), 0)
+        log.moves.append(moved)
 
 
-_operating(
-    "seek_start",
-    f"select headrace_internal.seek(p_consumer => {SHIP}, p_position => 0)",
-    rewinds=True,
-    settles=_moved_back,
-)
-_operating(
-    "seek_back",
-    f"select headrace_internal.seek(p_consumer => {SHIP}, p_position => 2)",
-    rewinds=True,
-    settles=_moved_back,
-)
-_operating(
-    "seek_near",
-    f"select headrace_internal.seek(p_consumer => {SHIP}, p_position => 3)",
-    rewinds=True,
-    settles=_moved_back,
-)
+_seeking("seek_start", 0)
+_seeking("seek_back", 2)
+_seeking("seek_near", 3)
 _operating(
     "seek_end",
     f"select headrace_internal.seek(p_consumer => {SHIP}, p_position => null)",

@@ -72,6 +72,12 @@ def test_a_message_that_commits_during_a_lease_call_is_not_behind_a_later_one_of
         "segments edit_unordered+replay+drop_segments+effect_ann C14",
         # A replay had found messages that were erased before it was committed.
         "busy replay+nack_bob+erase A11 C13 C21 B12 A C B",
+        # A cancelled message that was acked in a transaction was replayed, and its request was still pending.
+        "busy cancel_all+replay+publish_with_id+effect_second A D",
+        # The answers of two moves may be read in the other order.
+        "busy seek_near+seek_start+scan_one C8 A1 B C A",
+        # A replay and a deletion of the stream lock the consumer and the table in different orders.
+        "busy delete_stream+replay A8 B",
         # An edit may find that its consumer was deleted, and then declares a new one.
         "spread delete_consumer+edit_unordered A16 B",
     ],

@@ -53,14 +53,13 @@ begin
     return exists (select from headrace_internal.cancellations where consumer_id = p_consumer and ended_at is null);
 end $$;
 
--- Forget the requests that have ended of messages that are to be replayed.
-create or replace function headrace_internal.forget_replayed_cancellations(p_cursor headrace_internal.cursors) returns void
+-- Forget the requests of messages that are to be replayed. None of these is at work. A request may be pending, if its message
+-- was acked in a transaction and its lease goes on.
+create or replace function headrace_internal.forget_replayed_cancellations(p_consumer int) returns void
 language plpgsql set enable_seqscan = off as $$
 begin
-    perform headrace_internal.end_cancellations(p_cursor, clock_timestamp());
     delete from headrace_internal.cancellations as c
-        where c.consumer_id = p_cursor.consumer_id and ended_at is not null
-          and exists (select from headrace_internal.replays as r where r.consumer_id = c.consumer_id and r.seq = c.seq);
+        where c.consumer_id = p_consumer and exists (select from headrace_internal.replays as r where r.consumer_id = p_consumer and r.seq = c.seq);
 end $$;
 
 -- Make room for requests of a consumer, by forgetting the oldest ones that have ended. Raises if too many are pending.

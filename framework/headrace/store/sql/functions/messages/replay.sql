@@ -147,7 +147,7 @@ begin
         select seq from headrace_internal.erased_replays(p_consumer, v_stream.id) as seq);
     delete from headrace_internal.replays where consumer_id = p_consumer and seq = any (v_anyway);
     get diagnostics v_gone = row_count;
-    perform headrace_internal.forget_replayed_cancellations(v_cursor);
+    perform headrace_internal.forget_replayed_cancellations(p_consumer);
     perform headrace_internal.start_replay(p_consumer, least(v_added.first, v_later.first));
     v_gone := v_gone - (
         select headrace_internal.repeat_in_flight(v_consumer, v_stream, v_cursor.lease_floor, array_agg(key_hash), array_agg(first))
