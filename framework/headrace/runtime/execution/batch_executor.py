@@ -193,7 +193,6 @@ class BatchExecutor:
         try:
             async with self._admission(batch):
                 began = self._clock()
-                self._durations.begin(began)
                 for message in batch.messages:
                     message.began = began
                 if self._handling.timeout is not None:

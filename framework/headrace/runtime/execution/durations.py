@@ -1,7 +1,8 @@
 """How long the messages of a consumer take: percentiles of those that were measured lately.
 
 To measure every message would cost more than it tells. One is measured when none has begun to be measured for `EVERY`
-seconds, whatever its duration will be, so the sample is not biased.
+seconds, whatever its duration will be, so the sample is not biased. If the consumer keeps a history, each message is
+measured, and its duration is kept with its lease until it is settled.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import math
 from collections import deque
 
 from headrace.model.records import Percentiles
+from headrace.runtime.messages.message import Message
 
 EVERY = 0.01
 """The shortest time between the beginnings of two measurements, in seconds."""
@@ -33,12 +35,20 @@ class Durations:
         self.due = -math.inf
         self._measured: deque[tuple[float, float]] = deque(maxlen=KEPT)
 
-    def begin(self, now: float) -> None:
-        """Begin a measurement. Others are due later."""
-        self.due = now + EVERY
+    def begin(self, message: Message, now: float) -> None:
+        """Begin to measure a message. Others are due later, or at once if its consumer keeps a history."""
+        message.began = now
+        if message.lease.seconds is None:
+            self.due = now + EVERY
+
+    def end(self, message: Message, now: float) -> None:
+        """End to measure a message."""
+        if message.began is not None:
+            self.add(message.began, now)
+            message.lease.note_seconds(message.seq, message.began, now)
 
     def add(self, began: float, now: float) -> None:
-        """End a measurement."""
+        """Note a duration."""
         self._measured.append((now, now - began))
 
     def percentiles(self, now: float) -> Percentiles | None:

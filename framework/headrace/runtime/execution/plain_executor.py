@@ -61,9 +61,7 @@ class PlainExecutor(SingleExecutor):
                     self._undecodable(message, error)
                 else:
                     if measured := now >= durations.due:
-                        durations.begin(now)
-                    if (seconds := lease.seconds) is not None:
-                        message.began = now
+                        durations.begin(message, now)
                     try:
                         result = await function(payload)
                         if cancelling():
@@ -82,9 +80,7 @@ class PlainExecutor(SingleExecutor):
                             self._finish(message, result, slot)
                     finally:
                         if measured:
-                            durations.add(now, clock())
-                        if seconds is not None:
-                            seconds[message.seq] = clock() - now
+                            durations.end(message, clock())
                     del payload  # so that the next one is decoded into the same memory
             stretch += 1
             if stretch == STRETCH:

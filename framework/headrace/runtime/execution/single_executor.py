@@ -99,9 +99,7 @@ class SingleExecutor:
                     self._undecodable(message, error)
                 else:
                     if measured := now >= durations.due:
-                        durations.begin(now)
-                    if (seconds := message.lease.seconds) is not None:
-                        message.began = now
+                        durations.begin(message, now)
                     try:
                         if timed or message.crashes:
                             result = await self._call_guarded(payload, message, slot)
@@ -122,9 +120,7 @@ class SingleExecutor:
                             self._finish(message, result, slot)
                     finally:
                         if measured:
-                            durations.add(now, clock())
-                        if seconds is not None:
-                            seconds[message.seq] = clock() - now
+                            durations.end(message, clock())
                     if message.xid is not None:  # acked in a transaction of the handler
                         await self._acknowledger.confirm(message, self._failure_handler.failed)
                     slot.until = NEVER
