@@ -77,11 +77,12 @@ class Log:
 
     @property
     def may_deadlock(self) -> bool:
-        """Whether Postgres may end a session as a deadlock. A replay reads the table of its stream before it has the
-        consumer's lock, and retention and a deletion lock them the other way round. Retention waits for the table for a
-        shorter time than Postgres takes to look for deadlocks, but not here, where others stop for long. A deletion takes
-        the stream from the replay in any case."""
-        return "replay" in self.operations and not self.operations.isdisjoint({"drop_segments", "delete_stream"})
+        """Whether Postgres may end a session as a deadlock. A replay and retention read the table of a stream before they
+        have the consumer's lock. A deletion of the stream locks them the other way round, and takes the stream from both
+        in any case. So does the removal of segments. It waits for the table for a shorter time than Postgres takes to look
+        for deadlocks, but not here, where others stop for long."""
+        removing, reading = {"drop_segments", "delete_stream"}, {"replay", "trim"}
+        return not (self.operations.isdisjoint(removing) or self.operations.isdisjoint(reading))
 
     def violation(self, text: str) -> None:
         self.violations.append(text)
