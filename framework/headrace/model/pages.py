@@ -9,6 +9,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
 from msgspec import Struct
 
+from headrace.model.errors import InvalidInput
 from headrace.model.records import PeekedMessage
 
 P = ParamSpec("P")
@@ -47,9 +48,16 @@ class PageRequest(Struct, Generic[Place], frozen=True, kw_only=True):
     before: Place | None = None
 
     def at(self, place: Callable[[Place], Other]) -> PageRequest[Other]:
-        """Return the request with its places in another form."""
-        after, before = (None if one is None else place(one) for one in (self.after, self.before))
-        return PageRequest(limit=self.limit, after=after, before=before)
+        """Return the request with its places in another form. An `InvalidInput` of `place` names the field."""
+        places: dict[str, Other | None] = {}
+        for field in ("after", "before"):
+            one = getattr(self, field)
+            try:
+                places[field] = None if one is None else place(one)
+            except InvalidInput as error:
+                error.field = error.field or field
+                raise
+        return PageRequest(limit=self.limit, **places)
 
 
 async def follow(

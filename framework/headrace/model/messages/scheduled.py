@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from msgspec import Struct
@@ -24,9 +24,14 @@ class ScheduledPlace(NamedTuple):
         """Parse the text of a place. Raises `InvalidInput`."""
         time, _, number = text.rpartition("/")
         try:
-            return cls(datetime.fromisoformat(time), int(number))
-        except ValueError:
-            raise InvalidInput(f"{text[:80]!r} is no place of the list. Use `next` or `prev` of a page.") from None
+            place = cls(datetime.fromisoformat(time).astimezone(UTC), int(number))
+            if not 0 <= place.id < 2**63:
+                raise ValueError
+        except (ValueError, OverflowError):
+            raise InvalidInput(
+                f"{text[:80]!r} is not a place of the list. Send `next` or `prev` of another page."
+            ) from None
+        return place
 
 
 class ScheduledMessage(Struct, frozen=True, kw_only=True):
