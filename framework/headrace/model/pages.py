@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from datetime import datetime
 from functools import partial, wraps
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
@@ -58,6 +59,22 @@ class PageRequest(Struct, Generic[Place], frozen=True, kw_only=True):
                 error.field = error.field or field
                 raise
         return PageRequest(limit=self.limit, **places)
+
+
+def timed_place(text: str, numbers: int) -> list[Any]:
+    """Read a place of a list in the order of time: a time with its zone, and this many whole numbers that tell entries of the
+    same time apart, as `timed_text` writes them. Raises `ValueError`."""
+    time, *rest = text.split(",")
+    at, ids = datetime.fromisoformat(time), [int(one) for one in rest]
+    if at.tzinfo is None or len(ids) != numbers or not all(0 <= one < 2**63 for one in ids):
+        raise ValueError(text)
+    return [at, *ids]
+
+
+def timed_text(place: Sequence[Any]) -> str:
+    """Return the text of a place that `timed_place` reads."""
+    at, *rest = place
+    return ",".join([at.isoformat(), *map(str, rest)])
 
 
 async def follow(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, NamedTuple
 
 from msgspec import Struct
 
 from headrace.model.errors import InvalidInput
+from headrace.model.pages import timed_place, timed_text
 
 
 class ScheduledPlace(NamedTuple):
@@ -17,21 +18,17 @@ class ScheduledPlace(NamedTuple):
     id: int
 
     def __str__(self) -> str:
-        return f"{self.deliver_at.isoformat()}/{self.id}"
+        return timed_text(self)
 
     @classmethod
     def parse(cls, text: str) -> ScheduledPlace:
         """Parse the text of a place. Raises `InvalidInput`."""
-        time, _, number = text.rpartition("/")
         try:
-            place = cls(datetime.fromisoformat(time).astimezone(UTC), int(number))
-            if not 0 <= place.id < 2**63:
-                raise ValueError
-        except (ValueError, OverflowError):
+            return cls(*timed_place(text, 1))
+        except ValueError:
             raise InvalidInput(
                 f"{text[:80]!r} is not a place of the list. Send `next` or `prev` of another page."
             ) from None
-        return place
 
 
 class ScheduledMessage(Struct, frozen=True, kw_only=True):

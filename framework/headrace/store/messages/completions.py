@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import NamedTuple
 
+from headrace.model.pages import timed_place, timed_text
 from headrace.model.watching.completions import Completion, CompletionPage
 from headrace.store.database.database import Executor
 
@@ -20,16 +21,12 @@ class CompletionPosition(NamedTuple):
     place: int
 
     def __str__(self) -> str:
-        return f"{self.at.isoformat()},{self.row},{self.place}"
+        return timed_text(self)
 
     @classmethod
     def parse(cls, text: str) -> CompletionPosition:
         """Read what `str` has made. Raises `ValueError`."""
-        at, row, place = text.split(",")
-        position = cls(datetime.fromisoformat(at), int(row), int(place))
-        if position.at.tzinfo is None or not 0 <= position.row < 2**63 or not 0 <= position.place < 2**63:
-            raise ValueError(text)
-        return position
+        return cls(*timed_place(text, 2))
 
 
 async def completions_of_messages(
