@@ -25,7 +25,7 @@ from tests.schedules.operators import OPERATIONS
 from tests.schedules.schedules import Leg, Runner, Schedule
 from tests.support import servers
 
-CATALOG = 500
+CATALOG = 2000
 """One schedule of this many changes the catalog, since such a schedule takes so long."""
 MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
 
