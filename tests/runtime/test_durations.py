@@ -2,17 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from headrace.flow.lease import Lease
 from headrace.model.records import Percentiles
 from headrace.runtime.execution.durations import EVERY, KEPT, LATELY, Durations
-from headrace.runtime.messages.message import Message
-
-
-def message(seq: int, lease: Lease) -> Message:
-    acknowledger: Any = None
-    return Message("orders", "ship", "a", seq, 1, 0, "1", None, lease, seq, acknowledger)
 
 
 def test_percentiles_are_durations_that_were_measured() -> None:
@@ -28,23 +20,18 @@ def test_percentiles_are_durations_that_were_measured() -> None:
 def test_one_message_at_a_time_begins_to_be_measured() -> None:
     durations = Durations()
     assert durations.due < 0
-    lease = Lease(1, [1], ["a"], 30.0)
-    measured = message(1, lease)
-    durations.begin(measured, 7.0)
-    assert durations.due == 7.0 + EVERY
-    durations.end(measured, 7.5)
-    assert (durations.percentiles(8.0), lease.seconds) == (Percentiles(0.5, 0.5, 0.5), None)
+    durations.begin_sample(Lease(1, [1], ["a"], 30.0), 7.0)
+    assert durations.due == durations.sample_due == 7.0 + EVERY
 
 
 def test_each_message_is_measured_for_a_history() -> None:
     durations, lease = Durations(), Lease(1, [1, 2], ["a", "b"], 30.0)
     lease.seconds = {}
-    for seq in (1, 2):
-        measured = message(seq, lease)
-        durations.begin(measured, 9.0)
-        assert durations.due < 9.0, "the next message is measured, too"
-        durations.end(measured, 9.0 + seq)
-    assert lease.seconds == {1: 1.0, 2: 2.0}
+    durations.begin_sample(lease, 9.0)
+    assert durations.due < 9.0, "the next message is measured, too ..."
+    assert durations.sample_due == 9.0 + EVERY, "... and counts in the percentiles as without a history"
+    assert [lease.note_seconds(seq, 9.0, 9.0 + seq) for seq in (1, 2)] == [1.0, 2.0]
+    assert list(lease.durations([2, 1, 3])) == [2.0, 1.0, None]
 
 
 def test_only_the_last_minute_and_the_last_thousand_count() -> None:

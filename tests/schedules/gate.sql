@@ -80,8 +80,8 @@ begin
                           'hashes', hashes, 'held', held, 'lowest', lowest, 'attempts', attempts) order by lease_id), '[]') from headrace_internal.leases),
         'acks', (select coalesce(json_agg(json_build_array(lease_id, seq) order by lease_id, seq), '[]') from headrace_internal.acks),
         -- The seqs of what the consumer's history says was acked, null without a history.
-        'completed', (select (select coalesce(json_agg(c.bucket << 10 | m.place order by c.bucket, m.place), '[]')
-                              from headrace_internal.completions as c cross join unnest(c.places) as m(place)
+        'completed', (select (select coalesce(json_agg(c.lower >> 10 << 10 | m.place order by c.lower, m.place), '[]')
+                              from headrace_internal.completions as c cross join unnest(headrace_internal.places_between(c.lower, c.upper, c.places)) as m(place)
                               where c.consumer_id = s.id and c.outcome = 'acked')
                       from headrace_internal.consumers as s where s.name = 'ship' and s.history is not null),
         'parked', (select coalesce(json_agg(json_build_array(seq, key_hash, attempts, crashes, round(extract(epoch from nullif(due_at, '-infinity')))) order by seq), '[]')

@@ -191,8 +191,11 @@ def settling(log: Log, lease: int, seqs: list[int], outcome: str) -> Steps:
 
 
 def settle_sql(lease: int, seqs: list[int], outcome: str) -> str:
-    whole = f"'{{{lease}}}'" if outcome == "whole" else "'{}'"
-    chosen = [] if outcome == "whole" else seqs
+    is_whole = outcome == "whole"
+    whole = f"'{{{lease}}}'" if is_whole else "'{}'"
+    chosen = [] if is_whole else seqs
+    first = min(seqs) if is_whole and sorted(seqs) == [*range(min(seqs), max(seqs) + 1)] else "null"
+    report = f"row('host:1', '{{{len(seqs)}}}', '{{{first}}}', null, null, null, null)" if is_whole else "null"
     failure = {
         "kind": "retry" if outcome == "later" else outcome,
         "delay": 1000 if outcome == "later" else None,
@@ -202,7 +205,8 @@ def settle_sql(lease: int, seqs: list[int], outcome: str) -> str:
     return (
         f"select lost_lease, lost_seq from headrace_internal.settle_outcomes(p_consumer => {SHIP}, p_whole => {whole}, "
         f"p_leases => array[{', '.join([str(lease)] * len(chosen))}]::bigint[], "
-        f"p_seqs => array[{', '.join(map(str, chosen))}]::bigint[], p_failures => array[{failures}]::json[], p_now => {at(0)})"
+        f"p_seqs => array[{', '.join(map(str, chosen))}]::bigint[], p_failures => array[{failures}]::json[], p_now => {at(0)}, "
+        f"p_report => {report})"
     )
 
 

@@ -102,6 +102,17 @@ def _erase(log: Log) -> Steps:
     log.erased = {1, 4}
 
 
+@operation("unschedule")
+def _unschedule(log: Log) -> Steps:
+    """Remove what is scheduled, before it is due."""
+    try:
+        rows = yield "select headrace_internal.unschedule(p_stream => 'orders')"
+    except Failed:
+        log.removes = True  # perhaps it has committed
+        raise
+    log.published -= int(rows[0][0][0] or 0)
+
+
 def _cancelling(seqs: str) -> str:
     return f"select headrace_internal.cancel_messages(p_consumer => {SHIP}, p_seqs => '{{{seqs}}}', p_by => 'me', p_now => {at(0)})"
 

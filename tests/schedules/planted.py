@@ -110,6 +110,11 @@ BUGS = [
     Bug(
         "a settle records what a transaction has recorded", "the history has each ack once", "settle_outcomes",
         "p_report, false, p_now)", "p_report, true, p_now)",
+        "history", ("effect_ann", "ack_first"),
+    ),
+    Bug(
+        "a whole lease records what a transaction has recorded", "the history has each ack once", "record_runs",
+        "if exists (select from headrace_internal.acks", "if false and exists (select from headrace_internal.acks",
         "history", ("effect_ann", "ack_ann"),
     ),
     Bug(

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import struct
 from collections import Counter
 from datetime import timedelta
+from math import nan
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import asyncpg
 import pytest
 
 from headrace import store
+from headrace.flow.in_flight import InFlightTracker
 from headrace.model.errors import LeaseLost
 from headrace.model.outcomes import CANCEL, RELEASE, Failure, HandlingReport, Settlement
+from headrace.model.records import Batch, Lost
 from headrace.model.watching.completions import Completion
 from headrace.runtime.maintenance.completions import Completions
 from tests.conftest import Connect, Declare
@@ -23,12 +28,12 @@ pytestmark = pytest.mark.asyncio
 DAY = 86400.0
 
 
-async def entries(reader: Reader, **page: Any) -> list[Completion]:
-    """All entries of a consumer's history, read in pages of three."""
+async def entries(reader: Reader, limit: int = 3) -> list[Completion]:
+    """All entries of a consumer's history, read in pages."""
     found: list[Completion] = []
     before = None
     while True:
-        read = await store.completion_page(reader.executor, reader.id, limit=3, before=before, now=reader.clock.now)
+        read = await store.completion_page(reader.executor, reader.id, limit=limit, before=before, now=reader.clock.now)
         found += read.completions
         if read.next is None:
             return found
@@ -40,6 +45,25 @@ async def outcomes(reader: Reader) -> list[tuple[int, str, int]]:
     return sorted((one.seq, one.outcome, one.attempts) for one in await entries(reader))
 
 
+def packed(*seconds: float) -> bytes:
+    return struct.pack(f">{len(seconds)}f", *seconds)
+
+
+async def acked_by_a_worker(reader: Reader, *batches: Batch) -> list[Lost]:
+    """Ack leases that hold all their messages, as a worker does, with a 64th of its seq as the seconds of each message."""
+    tracker: InFlightTracker[Any] = InFlightTracker()
+    for batch in batches:
+        lease = tracker.take(batch.lease_id or 0, batch.seqs, batch.keys, 30.0)
+        lease.seconds = {seq: seq / 64 for seq in batch.seqs}
+        for seq in reversed(batch.seqs):
+            tracker.ack(SimpleNamespace(seq=seq, lease=lease))
+    parcel = tracker.collect(0.0)
+    assert parcel is not None
+    settlement = parcel.settlement
+    settlement.report = parcel.report("host:7")
+    return await store.settle(reader.executor, reader.id, settlement, now=reader.clock.now)
+
+
 async def test_a_consumer_without_history_keeps_nothing(database: store.Database, declare: Declare) -> None:
     reader = await declare()
     await publish(database, *"ab")
@@ -49,11 +73,11 @@ async def test_a_consumer_without_history_keeps_nothing(database: store.Database
     assert await reader.count("completions") == 0
 
 
-async def test_a_settle_call_is_one_row_of_a_worker(database: store.Database, declare: Declare) -> None:
+async def test_a_settle_call_is_few_rows_of_a_worker(database: store.Database, declare: Declare) -> None:
     reader = await declare(history=DAY)
     await publish(database, *"abcdef")
     one, two, rest = [(await reader.lease(limit=2)).lease_id or 0 for _ in range(3)]
-    report = HandlingReport("host:7", [1, 2, 3, 4, 5], [0.5, 1.5, None, 2.5, 3.5], [3])
+    report = HandlingReport("host:7", [2, 2], [1, None], packed(0.5, 1.5, nan, 2.5), [5], [3.5], [3])
     settlement = Settlement([one, two], [rest], [5], [None], report)
     assert await store.settle(database, reader.id, settlement, now=reader.clock.now) == []
     found = await entries(reader)
@@ -65,7 +89,9 @@ async def test_a_settle_call_is_one_row_of_a_worker(database: store.Database, de
         (5, "acked", 3.5, "host:7"),
     }
     assert {c.at for c in found} == {reader.clock.now}
-    assert await reader.count("completions") == 2  # one for each outcome
+    assert (
+        await reader.count("completions") == 3
+    )  # a lease of successive messages has a row, and the rest one for each outcome
 
 
 async def test_of_a_client_the_time_since_the_delivery_is_kept(database: store.Database, declare: Declare) -> None:
@@ -91,6 +117,36 @@ async def test_seqs_of_several_buckets_are_found_one_by_one(database: store.Data
     assert await store.completions_of_messages(database, reader.id, [2501], now=reader.clock.now) == []
 
 
+async def test_a_lease_of_successive_messages_is_kept_without_their_places(
+    database: store.Database, declare: Declare
+) -> None:
+    reader = await declare(history=DAY, max_ack_pending=5000)
+    await store.publish_many(database, "orders", [f"k{n}" for n in range(4000)], ["1"] * 4000)
+    batches = [await reader.lease(limit=limit) for limit in (500, 2500, 1000)]
+    assert await acked_by_a_worker(reader, *batches) == []
+    rows = await database.fetch("select lower, upper, places from headrace_internal.completions order by lower")
+    ends = (500, 1023, 2047, 3000, 3071, 4000)
+    assert [(row["lower"], row["upper"]) for row in rows] == list(
+        zip((1, *(end + 1 for end in ends[:-1])), ends, strict=True)
+    )
+    assert [row["places"] for row in rows] == [None] * 6
+    for seq in (1, 500, 501, 1023, 1024, 2047, 2048, 3000, 3001, 4000):
+        (found,) = await store.completions_of_messages(database, reader.id, [seq], now=reader.clock.now)
+        assert (found.seq, found.outcome, found.attempts, found.seconds) == (seq, "acked", 1, seq / 64)
+    assert [one.seq for one in await entries(reader, 700)] == list(range(4000, 0, -1))
+
+
+async def test_a_report_that_does_not_fit_its_lease_tells_no_duration(
+    database: store.Database, declare: Declare
+) -> None:
+    reader = await declare(history=DAY)
+    await publish(database, *"abcd")
+    lease = (await reader.lease()).lease_id or 0
+    settlement = Settlement([lease], [], [], [], HandlingReport("host:7", [3], [1], packed(0.5, 0.5, 0.5)))
+    await store.settle(database, reader.id, settlement, now=reader.clock.now)
+    assert [(one.seq, one.seconds) for one in await entries(reader)] == [(seq, None) for seq in (4, 3, 2, 1)]
+
+
 async def test_the_attempt_that_succeeded_is_kept(database: store.Database, declare: Declare) -> None:
     reader = await declare(history=DAY)
     await publish(database, *"ab")
@@ -108,7 +164,7 @@ async def test_a_message_that_was_cancelled_at_work_is_kept(database: store.Data
     await publish(database, *"ab")
     lease = (await reader.lease(limit=1)).lease_id or 0
     assert await store.cancel(database, reader.id, [1, 2], by="ops") == ([2], [1], [])
-    report = HandlingReport("host:7", [1], [0.5])
+    report = HandlingReport("host:7", seqs=[1], seconds=[0.5])
     settlement = Settlement([], [lease], [1], [CANCEL], report)
     await store.settle(database, reader.id, settlement, now=reader.clock.now, process="host:7")
     (found,) = await entries(reader)
@@ -121,7 +177,9 @@ async def test_messages_that_die_are_kept_with_their_process(database: store.Dat
     batch = await reader.lease(limit=2)
     lease = batch.lease_id or 0
     failures: list[Failure | None] = [Failure("reject", error="no"), Failure("retry", error="late")]
-    settlement = Settlement([], [lease, lease], [1, 2], failures, HandlingReport("host:7", [1, 2], [0.5, 2.0]))
+    settlement = Settlement(
+        [], [lease, lease], [1, 2], failures, HandlingReport("host:7", seqs=[1, 2], seconds=[0.5, 2.0])
+    )
     await store.settle(database, reader.id, settlement, now=reader.clock.now, process="host:7")
     await reader.lease()
     reader.clock.advance(60)
@@ -233,7 +291,7 @@ async def test_what_is_in_the_history_was_acked_and_what_was_acked_is_in_the_his
             case 0:
                 await reader.nack(batch)
             case 1:
-                lost = {one.lease_id for one in await reader.ack_all(batch)}
+                lost = {one.lease_id for one in await acked_by_a_worker(reader, batch)}
                 acked.update(() if batch.lease_id in lost else batch.seqs)
             case 2:
                 missed = {one.seq for one in await reader.ack(batch)}
@@ -250,7 +308,10 @@ async def test_what_is_in_the_history_was_acked_and_what_was_acked_is_in_the_his
                 await reader.release(batch)
             case 4:
                 pass  # it expires
-    assert Counter(one.seq for one in await entries(reader)) == acked
+    found = await entries(reader)
+    assert Counter(one.seq for one in found) == acked
+    assert all(one.seconds == one.seq / 64 for one in found if one.process == "host:7")
+    assert 0 < sum(one.process == "host:7" for one in found) < 400
     assert acked == Counter(range(1, 401)), "each message is acked once"
 
 
@@ -295,8 +356,8 @@ async def test_removal_reads_no_dead_rows_again(database: store.Database, declar
     """An old snapshot keeps the rows that each call removes. The next calls begin behind them."""
     reader = await declare(history=3600)
     await database.fetchval(
-        """insert into headrace_internal.completions (consumer_id, at, bucket, outcome, places)
-           select $1, $2::timestamptz + n * interval '1 second', 0, 'acked', '{1}' from generate_series(1, 12000) as n""",
+        """insert into headrace_internal.completions (consumer_id, at, lower, upper, outcome)
+           select $1, $2::timestamptz + n * interval '1 second', 1, 1, 'acked' from generate_series(1, 12000) as n""",
         reader.id,
         reader.clock.now,
     )
@@ -332,3 +393,12 @@ async def test_a_settle_of_a_released_message_leaves_no_entry(database: store.Da
     await reader.fail(batch, RELEASE)
     assert await store.reclaim(database, reader.id, owner("ann"), []) == 0
     assert await outcomes(reader) == []
+
+
+async def test_durations_are_read_as_they_were_written(database: store.Database) -> None:
+    known = [0.0, 2e-38, 5e-8, 0.1, 0.25, 1.0, 86399.97, 3e38]
+    for seconds in known:
+        read = "select headrace_internal.seconds_at('\\xffffffff'::bytea || float4send($1), 1)"
+        assert await database.fetchval(read, seconds) == struct.unpack("f", struct.pack("f", seconds))[0]
+    for unknown in ("\\x7fc00000", "\\xbf800000", "\\x7f800000", "\\x", None):
+        assert await database.fetchval("select headrace_internal.seconds_at($1::text::bytea, 0)", unknown) is None

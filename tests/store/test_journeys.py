@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from datetime import timedelta
 from typing import Any
 from uuid import uuid4
@@ -304,7 +305,7 @@ async def test_a_history_says_when_and_by_which_process_a_message_was_done(decla
     reader = await declare(history=3600.0)
     await publish(reader.executor, "a", "a")
     batch = await reader.lease()
-    report = HandlingReport("host:7", [1, 2], [0.25, 1.0], [2])
+    report = HandlingReport("host:7", [2], [None], struct.pack(">2f", 0.25, 1.0), expired=[2])
     settlement = Settlement([batch.lease_id or 0], [], [], [], report)
     await store.settle(reader.executor, reader.id, settlement, now=reader.clock.now)
     stop = await _stop(reader)

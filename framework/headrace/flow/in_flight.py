@@ -67,14 +67,23 @@ class Parcel:
 
     def report(self, process: str) -> HandlingReport:
         """Return how the process has handled the messages with an outcome in it."""
-        report = HandlingReport(process, [], [], [])
-        for lease, seqs in self.acked:
+        report = HandlingReport(process, [], [], b"", [], [], [])
+        packed: list[bytes] = []
+        for lease in self._whole:
+            if lease.stored:
+                seqs = lease.remaining
+                report.counts.append(len(seqs))
+                report.firsts.append(None if lease.expired or lease.hold else _first_of_run(seqs))
+                packed.append(lease.packed_durations(seqs))
+                report.expired += lease.expired or ()
+        for lease, seqs in self._singles:
             report.seqs += seqs
-            report.seconds += map((lease.seconds or {}).get, seqs)
+            report.seconds += lease.durations(seqs)
             report.expired += lease.expired or ()
         for message, _ in self.failures:
             report.seqs.append(message.seq)
-            report.seconds.append((message.lease.seconds or {}).get(message.seq))
+            report.seconds += message.lease.durations((message.seq,))
+        report.whole_seconds = b"".join(packed)
         return report
 
     @property
@@ -115,6 +124,12 @@ class Parcel:
         if seqs:
             self.acked.append((lease, seqs))
         return seqs
+
+
+def _first_of_run(seqs: Sequence[int]) -> int | None:
+    """Return the first of seqs that follow one another, or None if they don't."""
+    first = seqs[0]
+    return first if seqs[-1] - first == len(seqs) - 1 and seqs == list(range(first, seqs[-1] + 1)) else None
 
 
 def _add_single(settlement: Settlement, lease: Lease, seqs: Sequence[int], failure: Failure | None) -> None:

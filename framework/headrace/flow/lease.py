@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import struct
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from itertools import repeat
 from uuid import UUID
 
 _NEVER = float("inf")
@@ -89,6 +92,19 @@ class Lease:
         """The lanes of the messages with no outcome that was collected, by seq."""
         settled = self.settled or ()
         return {seq: lane for seq, lane in zip(self._seqs, self._lanes, strict=True) if seq not in settled}
+
+    @property
+    def remaining(self) -> Sequence[int]:
+        """The messages with no outcome that was collected one by one, in the store's order."""
+        return self._seqs if self.settled is None else [seq for seq in self._seqs if seq not in self.settled]
+
+    def durations(self, seqs: Iterable[int]) -> Iterable[float | None]:
+        """Return how long the handlers of these messages took, in seconds, None for those that were not measured."""
+        return map((self.seconds or {}).get, seqs)
+
+    def packed_durations(self, seqs: Sequence[int]) -> bytes:
+        """Return the same as numbers of IEEE 754 binary32, NaN for those that were not measured."""
+        return struct.pack(f">{len(seqs)}f", *map((self.seconds or {}).get, seqs, repeat(math.nan)))
 
     def note_settled(self, seqs: Iterable[int]) -> None:
         """Note that the outcomes of these messages are collected, one by one."""

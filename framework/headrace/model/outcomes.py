@@ -127,11 +127,17 @@ CANCEL = Failure("cancel")
 class HandlingReport(msgspec.Struct, gc=False):
     """How a worker process has handled messages, for a consumer that keeps a history.
 
-    `seqs` and `seconds` are parallel lists. `seconds` has how long the handler took, or None if it was not measured.
-    `expired` lists messages that expired before their handler began. `process` is the name of the worker process.
+    `counts` has how many messages each whole lease of the settlement has, and `firsts` the first seq of those whose seqs
+    follow one another and that had none expired, None for others. `seqs` are the messages that are settled one by one.
+    `whole_seconds` has how long the handlers of the former took, lease after lease in the order of the lease, as numbers of
+    IEEE 754 binary32 with the highest byte first, NaN if that was not measured. `seconds` has that of the latter. `expired` lists messages that expired before their handler began. `process` is the name of
+    the worker process.
     """
 
     process: str
+    counts: list[int] = []
+    firsts: list[int | None] = []
+    whole_seconds: bytes = b""
     seqs: list[int] = []
     seconds: list[float | None] = []
     expired: list[int] = []

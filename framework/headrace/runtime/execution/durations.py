@@ -1,6 +1,6 @@
 """How long the messages of a consumer take: percentiles of those that were measured lately.
 
-To measure every message would cost more than it tells. One is measured when none has begun to be measured for `EVERY`
+To measure every message would cost more than it tells. One is sampled when none has begun to be sampled for `EVERY`
 seconds, whatever its duration will be, so the sample is not biased. If the consumer keeps a history, each message is
 measured, and its duration is kept with its lease until it is settled.
 """
@@ -10,8 +10,8 @@ from __future__ import annotations
 import math
 from collections import deque
 
+from headrace.flow.lease import Lease
 from headrace.model.records import Percentiles
-from headrace.runtime.messages.message import Message
 
 EVERY = 0.01
 """The shortest time between the beginnings of two measurements, in seconds."""
@@ -27,25 +27,20 @@ class Durations:
     """The latest durations of one consumer, in seconds.
 
     Attributes:
-        due: when the next message may be measured, on the caller's clock. Callers compare it themselves, since that
+        due: when the next message is measured, on the caller's clock. Callers compare it themselves, since that
             happens once per message.
+        sample_due: when the next message that is measured counts in the percentiles, too.
     """
 
     def __init__(self) -> None:
-        self.due = -math.inf
+        self.due = self.sample_due = -math.inf
         self._measured: deque[tuple[float, float]] = deque(maxlen=KEPT)
 
-    def begin(self, message: Message, now: float) -> None:
-        """Begin to measure a message. Others are due later, or at once if its consumer keeps a history."""
-        message.began = now
-        if message.lease.seconds is None:
-            self.due = now + EVERY
-
-    def end(self, message: Message, now: float) -> None:
-        """End to measure a message."""
-        if message.began is not None:
-            self.add(message.began, now)
-            message.lease.note_seconds(message.seq, message.began, now)
+    def begin_sample(self, lease: Lease, now: float) -> None:
+        """Note that a message of a lease is sampled. Others are measured later, or at once if the consumer keeps a history."""
+        self.sample_due = now + EVERY
+        if lease.seconds is None:
+            self.due = self.sample_due
 
     def add(self, began: float, now: float) -> None:
         """Note a duration."""

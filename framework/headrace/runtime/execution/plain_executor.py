@@ -60,8 +60,8 @@ class PlainExecutor(SingleExecutor):
                 except BaseException as error:  # code of users in a type may raise anything
                     self._undecodable(message, error)
                 else:
-                    if measured := now >= durations.due:
-                        durations.begin(message, now)
+                    if (measured := now >= durations.due) and (sampled := now >= durations.sample_due):
+                        durations.begin_sample(lease, now)
                     try:
                         result = await function(payload)
                         if cancelling():
@@ -80,7 +80,11 @@ class PlainExecutor(SingleExecutor):
                             self._finish(message, result, slot)
                     finally:
                         if measured:
-                            durations.end(message, clock())
+                            ended = clock()
+                            if lease.seconds is not None:
+                                lease.seconds[message.seq] = ended - now
+                            if sampled:
+                                durations.add(now, ended)
                     del payload  # so that the next one is decoded into the same memory
             stretch += 1
             if stretch == STRETCH:

@@ -99,7 +99,9 @@ class SingleExecutor:
                     self._undecodable(message, error)
                 else:
                     if measured := now >= durations.due:
-                        durations.begin(message, now)
+                        message.began = now
+                        if sampled := now >= durations.sample_due:
+                            durations.begin_sample(message.lease, now)
                     try:
                         if timed or message.crashes:
                             result = await self._call_guarded(payload, message, slot)
@@ -120,7 +122,10 @@ class SingleExecutor:
                             self._finish(message, result, slot)
                     finally:
                         if measured:
-                            durations.end(message, clock())
+                            ended = clock()
+                            message.lease.note_seconds(message.seq, now, ended)
+                            if sampled:
+                                durations.add(now, ended)
                     if message.xid is not None:  # acked in a transaction of the handler
                         await self._acknowledger.confirm(message, self._failure_handler.failed)
                     slot.until = NEVER

@@ -15,7 +15,7 @@ from headrace.store.database.database import Executor
 
 _SETTLE = """select lost_lease, lost_seq, lease_gone
              from headrace_internal.settle_outcomes($1, $2, $3, $4, $5, coalesce($6, clock_timestamp()), $7{report})"""
-_UNREPORTED, _REPORTED = _SETTLE.format(report=""), _SETTLE.format(report=", row($8, $9, $10, $11)")
+_UNREPORTED, _REPORTED = _SETTLE.format(report=""), _SETTLE.format(report=", row($8, $9, $10, $11, $12, $13, $14)")
 
 
 @recorded(settled)

@@ -308,18 +308,19 @@ create table headrace_internal.completions (
     consumer_id  int not null,
     at           timestamptz not null,
     id           bigint generated always as identity,
-    bucket       bigint not null,       -- the seqs without their lowest 10 bits
+    lower        bigint not null,       -- the smallest seq ...
+    upper        bigint not null,       -- ... and the greatest. Both have the same bits above the lowest 10, their bucket
     outcome      text not null check (outcome in ('acked', 'expired', 'dropped', 'dead_letter', 'cancelled')),
     process      text,                  -- host:pid of the worker process, null for a client
-    places       smallint[] not null,   -- the lowest 10 bits of the seqs
+    places       smallint[],            -- the lowest 10 bits of the seqs. Null when these are all from lower to upper
     attempts     int[],                 -- in the order of places. Null when each is the first attempt
-    seconds      real[],                -- in that order, how long each took. Null when that is known of none
+    seconds      bytea,                 -- in that order, how long each took, see seconds_at. Null when that is known of none
     primary key (consumer_id, at, id)   -- with the time first, so that a sequence that is set back does no harm
 ) with (autovacuum_vacuum_scale_factor = 0.05, toast_tuple_target = 8160);
 -- As leases: compressing durations takes longer than writing them.
 alter table headrace_internal.completions
     alter column places set storage external, alter column attempts set storage external, alter column seconds set storage external;
-create index completions_by_bucket on headrace_internal.completions (consumer_id, bucket, at);
+create index completions_by_bucket on headrace_internal.completions (consumer_id, (lower >> 10), at);
 
 -- The messages that operators have cancelled for a consumer, see cancellations.sql: those that may still be delivered or
 -- are at work, and the latest of those that have ended.

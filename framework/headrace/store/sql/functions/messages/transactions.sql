@@ -71,7 +71,8 @@ begin
         perform headrace_internal.record_acks(
             p_consumer, '{}', p_leases, p_seqs,
             case when p_process is not null then
-                row(p_process, p_seqs, array_fill(p_seconds, array[cardinality(p_seqs)]), null)::headrace_internal.handling_report end, true, p_now);
+                row(p_process, null, null, null, p_seqs, array_fill(p_seconds, array[cardinality(p_seqs)]), null)
+                    ::headrace_internal.handling_report end, true, p_now);
     end if;
     return 1;
 end $$;
