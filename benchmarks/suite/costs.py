@@ -1,4 +1,4 @@
-"""costs: the processor time of single calls, in Postgres's process and in the client's."""
+"""costs: what single calls take: processor time in Postgres's process and in the client's, WAL, commits, and dead rows."""
 
 from __future__ import annotations
 
@@ -35,23 +35,46 @@ Call = Callable[[Database, int], Awaitable[Any]]
 """Makes a call, given its number."""
 
 
+_WRITTEN = """
+    select pg_current_wal_insert_lsn() - '0/0' as wal_bytes,
+           (select xact_commit from pg_stat_database where datname = current_database()) as commits,
+           (select sum(n_tup_upd + n_tup_del) from pg_stat_all_tables where schemaname like 'headrace%') as dead_rows"""
+
+
+class Written(msgspec.Struct, frozen=True):
+    """What the calls of a database have written so far."""
+
+    wal_bytes: int
+    commits: int
+    dead_rows: int
+
+    @classmethod
+    async def read(cls, database: Database) -> Written:
+        await database.fetch("select pg_stat_force_next_flush()")
+        (row,) = await database.fetch(_WRITTEN)
+        return cls(*map(int, row))
+
+
 class Cost(msgspec.Struct):
-    """The cost of one call, in microseconds."""
+    """The cost of one call: times in microseconds, WAL in bytes, transactions, and dead rows."""
 
     postgres: list[float] = msgspec.field(default_factory=list)
     client: list[float] = msgspec.field(default_factory=list)
     elapsed: list[float] = msgspec.field(default_factory=list)
+    written: list[dict[str, float]] = msgspec.field(default_factory=list)
 
     def figures(self) -> dict[str, float]:
         return {
             "postgres_us": median(self.postgres),
             "client_us": median(self.client),
             "elapsed_us": median(self.elapsed),
+            **{name: median(one[name] for one in self.written) for name in Written.__struct_fields__},
         }
 
 
 async def costs(options: Options) -> Result:
-    """Make each call of the store over one connection, and read the processor time that it takes on both sides."""
+    """Make each call of the store over one connection, and read the processor time that it takes on both sides, and what it
+    writes."""
     rounds, repeats = options.count(300, 20), options.times(5, 2)
     found: dict[str, Cost] = {}
     for _ in range(repeats):
@@ -90,16 +113,26 @@ async def _measure(database: Database, call: Call, rounds: int, cost: Cost) -> N
     server = await database.fetchval("select pg_backend_pid()")
     for number in range(10):
         await call(database, number)
+    before = await Written.read(database)
     used, own, start = _used(server), time.process_time(), time.perf_counter()
     for number in range(10, rounds):
         await call(database, number)
     elapsed, mine, theirs = time.perf_counter() - start, time.process_time() - own, _used(server) - used
+    after = await Written.read(database)
     if await database.fetchval("select pg_backend_pid()") != server:
         raise CheckFailed("The connection was replaced during the measurement.")
     made = rounds - 10
     cost.postgres.append(theirs / made * 1e6)
     cost.client.append(mine / made * 1e6)
     cost.elapsed.append(elapsed / made * 1e6)
+    own_commits = 2  # of `Written.read`
+    cost.written.append(
+        {
+            "wal_bytes": (after.wal_bytes - before.wal_bytes) / made,
+            "commits": (after.commits - before.commits - own_commits) / made,
+            "dead_rows": (after.dead_rows - before.dead_rows) / made,
+        }
+    )
 
 
 def _used(process: int) -> float:
@@ -125,6 +158,7 @@ async def _calls(place: Bench, database: Database, rounds: int) -> dict[str, Cal
         leases: list[int] = []
         calls[f"lease of {size}"] = _lease(consumer, size, leases)
         calls[f"settle a lease of {size}"] = _settle(consumer, leases)
+    calls[f"lease of {BATCH} that nobody has read since a checkpoint"] = _lease_after_checkpoint(place, rounds)
     calls["lease of nothing"] = _lease_nothing(place)
     return calls
 
@@ -164,6 +198,23 @@ def _settle(consumer: int, leases: list[int]) -> Call:
             raise CheckFailed("A lease was lost.")
 
     return settle
+
+
+def _lease_after_checkpoint(place: Bench, rounds: int) -> Call:
+    """Lease the messages that the other calls have published. The first reads of a page note there what has committed, and
+    with checksums the whole page is written to the WAL then."""
+    leasing: list[Call] = []
+
+    async def lease(database: Database, number: int) -> None:
+        if not leasing:
+            start = await database.fetchval(f"select min(seq) + {rounds * BATCH * 3} from {MESSAGES}")
+            await database.fetch("checkpoint")
+            leasing.append(
+                _lease(await _consumer(place, "late", deliver_policy="by_start_seq", start_seq=start), BATCH, [])
+            )
+        await leasing[0](database, number)
+
+    return lease
 
 
 def _lease_nothing(place: Bench) -> Call:
