@@ -10,8 +10,8 @@ several leases. So a finished lease waits while an earlier message of one of its
 another lease, and a failure is sent together with everything recorded before it. Without this rule
 a crash could redeliver message 1 of a key but not message 7, which is settled already.
 
-A settlement of one message costs as much as one of fifty. So after a small one, finished leases gather for a moment
-before the next.
+A settlement of one message costs as much as one of fifty. After a small one, finished leases therefore gather for a
+moment before the next.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ class WakeUp:
     """A flag for which one task waits, at most for some seconds.
 
     Parts that wait once per message use it, since a wait costs one future and one timer. An event and a cancel scope of anyio
-    cost ten times as much: uvloop's timers fire up to a millisecond early, and the scope starts others until its deadline.
+    cost several times as much: uvloop's timers fire up to a millisecond early, and the scope starts others until its deadline.
     """
 
     __slots__ = ("_is_set", "_waiter")

@@ -36,8 +36,8 @@ _PUBLISH_PLAIN = "select headrace_internal.publish_message($1, $2, $3::text::jso
 _PUBLISH_MANY_PLAIN = "select headrace_internal.publish_messages($1, $2, $3::text[]::json[], $4::text[]::json[])"
 
 
-# The server reads its catalogs and compiles its functions for the first message of a connection, which takes some
-# milliseconds. So no messages are published, and not even listeners are notified.
+# The server reads its catalogs and compiles its functions for the first publish of a connection, which takes some
+# milliseconds. This one has no messages, and is rolled back, since it would notify listeners.
 _PUBLISH_NOTHING = """
     begin; select headrace_internal.publish_messages(name, '{}', '{}') from headrace_internal.streams
         where full_until is null order by id limit 1; rollback"""
