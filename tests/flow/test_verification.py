@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from headrace.flow.in_flight import InFlightTracker, Parcel
-from headrace.flow.lease import Lease
+from headrace.flow.in_flight import InFlightTracker
+from headrace.flow.lease import Lease, Parcel
 from headrace.flow.verification import void_leases
 from headrace.model.outcomes import RELEASE
 from tests.flow.test_in_flight import Held

@@ -107,6 +107,44 @@ async def test_a_later_message_of_a_key_is_not_acked_before_an_earlier_one(
     assert stalled.seen.notes == [1, 3, 4, 2]
 
 
+async def one_by_one(app: App, seen: Seen, *numbers: int) -> None:
+    """Publish a message after the other, each when the one before is handled."""
+    for number in numbers:
+        await app.publish("orders", f"k{number}", number)
+        await seen.until(number)
+
+
+async def test_single_messages_are_settled_several_at_a_time(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    app._timings = Timings(gather=3600.0)
+    settles, seen = Settles(monkeypatch), Seen()
+
+    @app.consumer("orders", ack_wait="1h", max_ack_pending=1000)
+    async def ship(number: int) -> None:
+        seen.note(number)
+
+    async with running(app):
+        await one_by_one(app, seen, 1)
+        await settles.until(1)
+        await one_by_one(app, seen, 2, 3, 4)
+        assert await leased(app) == {2, 3, 4}
+    assert [len(settlement.whole) for settlement in settles.calls] == [1, 3], "a drain leaves nothing behind"
+
+
+async def test_messages_that_take_the_room_of_others_are_settled_at_once(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app._timings = Timings(gather=3600.0)
+    settles, seen = Settles(monkeypatch), Seen()
+
+    @app.consumer("orders", ack_wait="1h", max_ack_pending=3)
+    async def ship(number: int) -> None:
+        seen.note(number)
+
+    async with running(app):
+        await one_by_one(app, seen, 1, 2, 3, 4, 5)
+        await settles.until(4)
+
+
 async def test_a_dead_letter_of_a_key_does_not_overtake_an_ack(
     app: App, stalled: Stalled, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from contextlib import suppress
 
+import asyncpg
 import pytest
 
 from headrace import store
 from headrace.model.errors import InvalidData, InvalidInput, InvalidKey, UnknownStream
+from headrace.model.specs import ConsumerSpec
 from headrace.store.database.direct_statements import LARGE
+from headrace.store.database.listener import channels
 from tests.conftest import Declare
+from tests.support import servers
 from tests.support.readers import publish
 
 pytestmark = pytest.mark.asyncio
@@ -222,3 +226,32 @@ async def test_small_and_large_data_are_stored_and_refused_alike(database: store
         with pytest.raises(InvalidData):
             await store.publish_many(database, "orders", ["k"], [text])
     assert await database.fetchval("select count(*) from headrace_streams.orders") == 20
+
+
+async def test_warming_up_publishes_nothing_and_notifies_nobody(database: store.Database, dsn: str) -> None:
+    stream = await store.create_stream(database, "orders")
+    reader = await store.declare_consumer(database, ConsumerSpec(stream="orders", name="ship"))
+    await store.wait(database, reader.id, 60.0)
+    listener = await asyncpg.connect(dsn)
+    heard: list[str] = []
+    await listener.add_listener(channels([stream])[0], lambda *told: heard.append(told[-1]))
+    await store.warm_up(database)
+    await database.fetchval("select pg_notify($1, 'the end')", channels([stream])[0])
+    while "the end" not in heard:
+        await listener.fetchval("select 1")
+    assert heard == ["the end"]
+    assert await store.publish(database, "orders", "a", "1") == 1
+    await listener.close()
+
+
+@pytest.mark.parametrize("problem", ["no stream", "full", "read-only"])
+async def test_warming_up_does_without_a_stream_to_publish_to(dsn: str, problem: str) -> None:
+    setting = "options=-c%20default_transaction_read_only%3Don" if problem == "read-only" else ""
+    async with servers.opened(dsn) as database:
+        if problem != "no stream":
+            await store.create_stream(database, "orders")
+        if problem == "full":
+            await database.fetch("update headrace_internal.streams set full_until = 'infinity'")
+    async with servers.opened(f"{dsn}{'&' if '?' in dsn else '?'}{setting}") as database:
+        await store.warm_up(database)
+        assert await database.fetchval("select 1") == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from typing import Any
 
 import anyio
 import asyncpg
@@ -11,6 +12,7 @@ import pytest_asyncio
 
 from headrace import store
 from headrace.model.errors import StoreUnavailable
+from headrace.store.connections import pool
 from headrace.store.connections import spare as spares
 
 pytestmark = pytest.mark.asyncio
@@ -46,6 +48,74 @@ async def test_calls_that_wait_are_served_by_the_connections_that_become_free(tw
             group.start_soon(call)
     assert len(served) == 40
     assert len(set(served)) == 2
+
+
+async def test_a_call_takes_a_connection_that_is_released_before_it_opens_another(
+    two: store.Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool, "PATIENCE", 3600.0)
+    served = []
+
+    async def call() -> None:
+        served.append(await _backend(two))
+
+    async with anyio.create_task_group() as group, two.connections.connection() as connection:
+        first = await connection.fetchval("select pg_backend_pid()")
+        group.start_soon(call)
+        await anyio.wait_all_tasks_blocked()
+        assert served == []
+    assert served == [first]
+    assert two.statistics()["open"] == 1
+
+
+async def test_a_call_opens_a_connection_if_none_is_released(two: store.Database) -> None:
+    async with two.connections.connection() as connection:
+        assert await _backend(two) != await connection.fetchval("select pg_backend_pid()")
+
+
+async def test_few_connections_are_opened_at_a_time(empty_dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    database = store.Database(empty_dsn, max_connections=8)
+    await database.open()
+    opening, most, gate = 0, 0, anyio.Event()
+    connect = database._connector._connect
+
+    async def slow(*args: Any) -> Any:
+        nonlocal opening, most
+        opening += 1
+        most = max(most, opening)
+        await gate.wait()
+        try:
+            return await connect(*args)
+        finally:
+            opening -= 1
+
+    monkeypatch.setattr(database._connector, "_connect", slow)
+    async with anyio.create_task_group() as group:
+        for _ in range(8):
+            group.start_soon(database.fetchval, "select pg_sleep(0.01)")
+        await anyio.wait_all_tasks_blocked()
+        gate.set()
+    assert most == pool.OPENED_AT_A_TIME
+    await database.close()
+
+
+async def test_a_caller_that_gives_up_leaves_its_turn_to_the_next(
+    two: store.Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool, "PATIENCE", 3600.0)
+    served = []
+
+    async def call(scope: anyio.CancelScope | None = None) -> None:
+        with scope or anyio.CancelScope():
+            served.append(await _backend(two))
+
+    async with anyio.create_task_group() as group, two.connections.connection():
+        for scope in (anyio.CancelScope(), anyio.CancelScope(), None):
+            group.start_soon(call, scope)
+            await anyio.wait_all_tasks_blocked()
+            if scope is not None:
+                scope.cancel()
+    assert len(served) == 1
 
 
 async def test_a_transaction_that_a_call_left_open_is_ended(two: store.Database) -> None:

@@ -191,6 +191,7 @@ class App(Declared, Publishing):
             await store.create_stream(self._database, spec or name)
             if spec is not None:
                 await store.edit_stream(self._database, spec)
+        await store.warm_up(self._database)
 
     async def _disconnect(self) -> None:
         with anyio.CancelScope(shield=True):

@@ -9,135 +9,36 @@ No message is settled before the earlier messages of its key. The messages of a 
 several leases. So a finished lease waits while an earlier message of one of its keys lingers in
 another lease, and a failure is sent together with everything recorded before it. Without this rule
 a crash could redeliver message 1 of a key but not message 7, which is settled already.
+
+A settlement of one message costs as much as one of fifty. After a small one, finished leases therefore gather for a
+moment before the next.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import Generic, TypeVar
 from uuid import UUID
 
-from headrace.flow.lease import Lease
+from headrace.flow.lease import InFlightMessage, Lease, Parcel
 from headrace.flow.signal import Signal
-from headrace.model.outcomes import CANCEL, Failure, HandlingReport, Settlement
+from headrace.model.outcomes import CANCEL, Failure
 from headrace.model.records import Lost
 
 LINGER = 0.05
 """Time in seconds that the acks of a lease wait for the rest of it."""
 
+GATHER = 0.01
+"""Time in seconds from a small settlement to the next one. A crash in between redelivers what was acked meanwhile, as with
+`LINGER`."""
 
-class InFlightMessage(Protocol):
-    """A message in flight."""
+MANY = 32
+"""Number of messages from which on a settlement is not small, and of finished leases that wait for no more."""
 
-    @property
-    def seq(self) -> int: ...
-    @property
-    def lane(self) -> Hashable: ...
-    @property
-    def lease(self) -> Lease: ...
+_EVER = float("-inf")
 
 
 T = TypeVar("T", bound=InFlightMessage)
-
-
-class Parcel:
-    """A settlement to be sent to the store, with the leases that it ends, the failed messages, and
-    their keys."""
-
-    __slots__ = ("_singles", "_whole", "acked", "ending", "failures", "keys", "messages")
-
-    def __init__(self) -> None:
-        self.messages = 0  # number of messages with an outcome in it
-        self.acked: list[tuple[Lease, list[int]]] = []
-        self.ending: list[Lease] = []
-        self.keys: list[Hashable] = []
-        self.failures: list[tuple[Any, Failure]] = []
-        self._whole: list[Lease] = []
-        self._singles: list[tuple[Lease, list[int]]] = []
-
-    @property
-    def settlement(self) -> Settlement:
-        """The outcomes that may count now, without those of lost leases, and what ends holds."""
-        result = Settlement([lease.id for lease in self._whole if lease.stored], [], [], [])
-        for message, failure in self.failures:
-            _add_single(result, message.lease, (message.seq,), failure)
-        for lease, seqs in self._singles:
-            _add_single(result, lease, seqs, None)
-        return result
-
-    def report(self, process: str) -> HandlingReport:
-        """Return how the process has handled the messages with an outcome in it."""
-        report = HandlingReport(process, [], [], b"", [], [], [])
-        packed: list[bytes] = []
-        for lease in self._whole:
-            if lease.stored:
-                seqs = lease.remaining
-                report.counts.append(len(seqs))
-                report.firsts.append(None if lease.expired or lease.hold else _first_of_run(seqs))
-                packed.append(lease.packed_durations(seqs))
-                report.expired += lease.expired or ()
-        for lease, seqs in self._singles:
-            report.seqs += seqs
-            report.seconds += lease.durations(seqs)
-            report.expired += lease.expired or ()
-        for message, _ in self.failures:
-            report.seqs.append(message.seq)
-            report.seconds += message.lease.durations((message.seq,))
-        report.whole_seconds = b"".join(packed)
-        return report
-
-    @property
-    def outcomes(self) -> Iterator[tuple[Hashable, int]]:
-        """Yield the lane and the seq of each message with an outcome in it."""
-        for message, _ in self.failures:
-            yield message.lane, message.seq
-        for lease, seqs in self.acked:
-            for seq in seqs:
-                yield lease.lane(seq), seq
-
-    def add_failure(self, message: InFlightMessage, failure: Failure) -> None:
-        """Add a message that failed, is released, or was cancelled."""
-        self.messages += 1
-        if failure is not CANCEL:
-            self.keys.append(message.lane)
-        self.failures.append((message, failure))
-        message.lease.note_settled((message.seq,))
-
-    def add_acks(self, lease: Lease) -> None:
-        """Add the acked messages of a lease, one by one."""
-        seqs = self._take(lease)
-        lease.failed = False
-        lease.note_settled(seqs)
-        self._singles.append((lease, seqs))
-        if not lease.left:
-            self.ending.append(lease)
-
-    def add_whole(self, lease: Lease) -> None:
-        """Add a lease that is settled whole, because all messages left in it are acked."""
-        self._take(lease)
-        self.ending.append(lease)
-        self._whole.append(lease)
-
-    def _take(self, lease: Lease) -> list[int]:
-        seqs, lease.done = lease.done, []
-        self.messages += len(seqs)
-        if seqs:
-            self.acked.append((lease, seqs))
-        return seqs
-
-
-def _first_of_run(seqs: Sequence[int]) -> int | None:
-    """Return the first of seqs that follow one another, or None if they don't."""
-    first = seqs[0]
-    return first if seqs[-1] - first == len(seqs) - 1 and seqs == list(range(first, seqs[-1] + 1)) else None
-
-
-def _add_single(settlement: Settlement, lease: Lease, seqs: Sequence[int], failure: Failure | None) -> None:
-    """Add the outcome of messages of a lease. Each message of a hold only ends its part of the hold."""
-    if lease.stored:
-        settlement.leases += [lease.id] * len(seqs)
-        settlement.seqs += [-seq for seq in seqs] if lease.hold else seqs
-        settlement.failures += [None if lease.hold else failure] * len(seqs)
 
 
 class InFlightTracker(Generic[T]):
@@ -151,12 +52,13 @@ class InFlightTracker(Generic[T]):
         leases: the leases that are not settled yet, by id.
         held: the number of messages that are not settled yet.
         linger: seconds that the acks of an unfinished lease wait for the rest of it.
+        gather: seconds from a small settlement to the next one.
         history: the history of the database in which all leases that aren't lost are known to be held, see
             `headrace.flow.verification`. None before the first check-in.
         acked, expired, cancelled, failed, lost: counts of messages. Released messages are in none of them.
         on_take: there is a new lease.
-        on_outcome: there is something to settle, at once or soon: a failure, a lease that is done, or the first acks that
-            begin to linger.
+        on_outcome: there is something to settle, at once or soon: a failure, the first or many leases that are done, or
+            the first acks that begin to linger.
     """
 
     def __init__(self) -> None:
@@ -165,6 +67,7 @@ class InFlightTracker(Generic[T]):
         self.leases: dict[int, Lease] = {}
         self.held = 0
         self.linger = LINGER
+        self.gather = 0.0
         self.history: UUID | None = None
         self.acked = 0
         self.expired = 0
@@ -175,6 +78,7 @@ class InFlightTracker(Generic[T]):
         self._behind: list[Lease] = []  # done, but waiting for earlier messages that linger in other leases
         self._partly: dict[int, Lease] = {}
         self._partly_since: float | None = None  # the first `collect` that found acks in them
+        self._gather_until = _EVER
         self._failures: list[tuple[T, Failure]] = []
         self._sent: Parcel | None = None  # collected and not settled yet
 
@@ -185,8 +89,11 @@ class InFlightTracker(Generic[T]):
 
     @property
     def due(self) -> float | None:
-        """When the acks of unfinished leases have lingered long enough. None if `collect` has left none of them."""
-        return None if self._partly_since is None else self._partly_since + self.linger
+        """When what `collect` has left out is to be settled. None if it has left out nothing."""
+        lingered = None if self._partly_since is None else self._partly_since + self.linger
+        if not self._whole:
+            return lingered
+        return self._gather_until if lingered is None else min(self._gather_until, lingered)
 
     def take(self, lease_id: int, seqs: Sequence[int], lanes: Sequence[Hashable], deadline: float) -> Lease:
         """Record a new lease of these messages, given in `history`, and return it.
@@ -254,9 +161,12 @@ class InFlightTracker(Generic[T]):
             del self._partly[lease.id]
             if not self._partly:
                 self._partly_since = None
-        if not lease.failed:  # otherwise it is collected together with its failures
-            self._whole.append(lease)
-        self.on_outcome()
+        if lease.failed:  # it is collected together with its failures
+            self.on_outcome()
+            return
+        self._whole.append(lease)
+        if len(self._whole) in (1, MANY):
+            self.on_outcome()
 
     def _linger(self, lease: Lease) -> None:
         """Let the first ack of a lease wait for the rest of it."""
@@ -316,20 +226,33 @@ class InFlightTracker(Generic[T]):
     def collect(self, now: float, *, everything: bool = False) -> Parcel | None:
         """Return the outcomes to settle now, or None.
 
-        Lingering acks, and what waits for them, are left out until they are due or a message fails.
+        Lingering acks, and what waits for them, are left out until they are due or a message fails. Finished leases are
+        left out while they gather.
 
         Args:
             now: seconds, monotonic. Acks linger from the first call that leaves them out.
-            everything: include lingering acks.
+            everything: include lingering acks, and finished leases that gather.
         """
         if self._partly and self._partly_since is None:
             self._partly_since = now
-        if everything or self._failures or self._partly_since is None or now >= self._partly_since + self.linger:
+        lingered = self._partly_since is not None and now >= self._partly_since + self.linger
+        self._sent = None
+        if everything or self._failures or lingered:
             parcel = self._collect_all()
+        elif now < self._gather_until and 0 < len(self._whole) < MANY:
+            return None
         else:
-            parcel = self._collect_done()
-        self._sent = parcel if parcel.messages else None
+            parcel = self._collect_all() if self._partly_since is None else self._collect_done()
+        if parcel.messages:
+            self._gather_until = now + self.gather if parcel.messages < MANY else _EVER
+            self._sent = parcel
         return self._sent
+
+    def hurry(self) -> None:
+        """Let no finished leases gather before the next settlement, because the store may lease no more until then."""
+        self._gather_until = _EVER
+        if self._whole:
+            self.on_outcome()
 
     def _collect_all(self) -> Parcel:
         parcel = Parcel()

@@ -1,12 +1,15 @@
-"""A lease of this process (`Lease`), and what is known of its messages."""
+"""A lease of this process (`Lease`) with what is known of its messages, and a settlement of several leases (`Parcel`)."""
 
 from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import repeat
+from typing import Any, Protocol
 from uuid import UUID
+
+from headrace.model.outcomes import CANCEL, Failure, HandlingReport, Settlement
 
 _NEVER = float("inf")
 
@@ -143,3 +146,114 @@ class Lease:
     def follows(self, earliest: Mapping[Hashable, int]) -> bool:
         """Whether one of its messages that are done is behind the noted one of its lane."""
         return any(seq > earliest.get(self.lane(seq), _NEVER) for seq in self.done)
+
+
+class InFlightMessage(Protocol):
+    """A message in flight."""
+
+    @property
+    def seq(self) -> int: ...
+    @property
+    def lane(self) -> Hashable: ...
+    @property
+    def lease(self) -> Lease: ...
+
+
+class Parcel:
+    """A settlement to be sent to the store, with the leases that it ends, the failed messages, and
+    their keys."""
+
+    __slots__ = ("_singles", "_whole", "acked", "ending", "failures", "keys", "messages")
+
+    def __init__(self) -> None:
+        self.messages = 0  # number of messages with an outcome in it
+        self.acked: list[tuple[Lease, list[int]]] = []
+        self.ending: list[Lease] = []
+        self.keys: list[Hashable] = []
+        self.failures: list[tuple[Any, Failure]] = []
+        self._whole: list[Lease] = []
+        self._singles: list[tuple[Lease, list[int]]] = []
+
+    @property
+    def settlement(self) -> Settlement:
+        """The outcomes that may count now, without those of lost leases, and what ends holds."""
+        result = Settlement([lease.id for lease in self._whole if lease.stored], [], [], [])
+        for message, failure in self.failures:
+            _add_single(result, message.lease, (message.seq,), failure)
+        for lease, seqs in self._singles:
+            _add_single(result, lease, seqs, None)
+        return result
+
+    def report(self, process: str) -> HandlingReport:
+        """Return how the process has handled the messages with an outcome in it."""
+        report = HandlingReport(process, [], [], b"", [], [], [])
+        packed: list[bytes] = []
+        for lease in self._whole:
+            if lease.stored:
+                seqs = lease.remaining
+                report.counts.append(len(seqs))
+                report.firsts.append(None if lease.expired or lease.hold else _first_of_run(seqs))
+                packed.append(lease.packed_durations(seqs))
+                report.expired += lease.expired or ()
+        for lease, seqs in self._singles:
+            report.seqs += seqs
+            report.seconds += lease.durations(seqs)
+            report.expired += lease.expired or ()
+        for message, _ in self.failures:
+            report.seqs.append(message.seq)
+            report.seconds += message.lease.durations((message.seq,))
+        report.whole_seconds = b"".join(packed)
+        return report
+
+    @property
+    def outcomes(self) -> Iterator[tuple[Hashable, int]]:
+        """Yield the lane and the seq of each message with an outcome in it."""
+        for message, _ in self.failures:
+            yield message.lane, message.seq
+        for lease, seqs in self.acked:
+            for seq in seqs:
+                yield lease.lane(seq), seq
+
+    def add_failure(self, message: InFlightMessage, failure: Failure) -> None:
+        """Add a message that failed, is released, or was cancelled."""
+        self.messages += 1
+        if failure is not CANCEL:
+            self.keys.append(message.lane)
+        self.failures.append((message, failure))
+        message.lease.note_settled((message.seq,))
+
+    def add_acks(self, lease: Lease) -> None:
+        """Add the acked messages of a lease, one by one."""
+        seqs = self._take(lease)
+        lease.failed = False
+        lease.note_settled(seqs)
+        self._singles.append((lease, seqs))
+        if not lease.left:
+            self.ending.append(lease)
+
+    def add_whole(self, lease: Lease) -> None:
+        """Add a lease that is settled whole, because all messages left in it are acked."""
+        self._take(lease)
+        self.ending.append(lease)
+        self._whole.append(lease)
+
+    def _take(self, lease: Lease) -> list[int]:
+        seqs, lease.done = lease.done, []
+        self.messages += len(seqs)
+        if seqs:
+            self.acked.append((lease, seqs))
+        return seqs
+
+
+def _first_of_run(seqs: Sequence[int]) -> int | None:
+    """Return the first of seqs that follow one another, or None if they don't."""
+    first = seqs[0]
+    return first if seqs[-1] - first == len(seqs) - 1 and seqs == list(range(first, seqs[-1] + 1)) else None
+
+
+def _add_single(settlement: Settlement, lease: Lease, seqs: Sequence[int], failure: Failure | None) -> None:
+    """Add the outcome of messages of a lease. Each message of a hold only ends its part of the hold."""
+    if lease.stored:
+        settlement.leases += [lease.id] * len(seqs)
+        settlement.seqs += [-seq for seq in seqs] if lease.hold else seqs
+        settlement.failures += [None if lease.hold else failure] * len(seqs)

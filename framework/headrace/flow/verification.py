@@ -15,8 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from headrace.flow.in_flight import Parcel
-from headrace.flow.lease import Lease
+from headrace.flow.lease import Lease, Parcel
 
 _NEVER = float("inf")
 

@@ -7,8 +7,8 @@ from typing import Literal
 
 import msgspec
 
-from headrace.flow.in_flight import InFlightTracker, Parcel
-from headrace.flow.lease import Lease
+from headrace.flow.in_flight import InFlightTracker
+from headrace.flow.lease import Lease, Parcel
 from headrace.model.errors import InvalidData
 from headrace.model.outcomes import Failure
 from headrace.model.records import Lost

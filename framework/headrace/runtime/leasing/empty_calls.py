@@ -47,8 +47,9 @@ class EmptyCalls:
         """
         self._empty_since = self.begun if empty else 0
         self._finished_since = self.begun if finished else 0
-        self._ended.set()
-        self._ended = anyio.Event()
+        if self._waiting:
+            self._ended.set()
+            self._ended = anyio.Event()
 
     def stop(self) -> None:
         """Let all callers return, because there will be no more calls."""

@@ -13,8 +13,6 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any
 from uuid import UUID
 
-import anyio
-
 from headrace import store
 from headrace.flow.demand import CallPace, ListenPolicy, NotificationBackoff, Poll, ScanLimit, until_token
 from headrace.model.clock import Clock
@@ -24,6 +22,7 @@ from headrace.model.specs import ConsumerSpec
 from headrace.model.watching import history_log
 from headrace.runtime.leasing.subscriptions import Subscription
 from headrace.runtime.leasing.timings import LEASE_TIMINGS, LeaseTimings
+from headrace.runtime.wake_up import WakeUp
 
 
 class LeaseCalls:
@@ -63,8 +62,8 @@ class LeaseCalls:
         self._pace = CallPace()
         self._next_at = float("-inf")  # when the next call may begin, for `keep_pace`
         self._backoff = NotificationBackoff()
-        self._news = anyio.Event()  # set when a call may find something
-        self._hurried = anyio.Event()  # set when a call must be made, whatever it will find
+        self._news = WakeUp()  # set when a call may find something
+        self._hurried = WakeUp()  # set when a call must be made, whatever it will find
         self._notified = False  # whether a notification has arrived since the last call began
         self._called_for_notification = False  # whether one had arrived before it
 
@@ -91,8 +90,8 @@ class LeaseCalls:
 
     def begin(self) -> None:
         """Begin a lease call. Wake-ups from now on end the next rest. The call finds the messages of earlier ones."""
-        self._news = anyio.Event()
-        self._hurried = anyio.Event()
+        self._news.clear()
+        self._hurried.clear()
         self._called_for_notification, self._notified = self._notified, False
 
     def leave(self) -> None:
@@ -196,13 +195,11 @@ class LeaseCalls:
 
     async def until_woken(self, seconds: float) -> None:
         """Wait for a wake-up, at most for some seconds."""
-        with anyio.move_on_after(seconds):
-            await self._news.wait()
+        await self._news.wait(seconds)
 
     async def _sleep(self, seconds: float) -> None:
         """Wait, whatever wakes it, unless it is hurried."""
-        with anyio.move_on_after(seconds):
-            await self._hurried.wait()
+        await self._hurried.wait(seconds)
 
     @property
     def _must_subscribe(self) -> bool:

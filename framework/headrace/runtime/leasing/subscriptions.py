@@ -24,6 +24,22 @@ POLLS = 20
 each one polls. The leader's janitor checks for missed notifications in between."""
 
 
+class CallLimit:
+    """Limits how many calls run at the same time. A call that need not wait costs next to nothing."""
+
+    def __init__(self, calls: int) -> None:
+        self._free = anyio.Semaphore(calls, fast_acquire=True)
+
+    async def __aenter__(self) -> None:
+        try:
+            self._free.acquire_nowait()
+        except anyio.WouldBlock:
+            await self._free.acquire()
+
+    async def __aexit__(self, *_: object) -> None:
+        self._free.release()
+
+
 class Subscriptions:
     """The subscriptions of one process.
 
@@ -35,7 +51,7 @@ class Subscriptions:
         timings: the terms of subscriptions, and the poll interval.
 
     Attributes:
-        lease_calls: a semaphore to hold during a lease call.
+        lease_calls: the limit of lease calls, to hold during each.
     """
 
     def __init__(
@@ -45,7 +61,7 @@ class Subscriptions:
         clock: Clock = time.monotonic,
         timings: LeaseTimings = LEASE_TIMINGS,
     ) -> None:
-        self.lease_calls = anyio.Semaphore(connections, fast_acquire=True)
+        self.lease_calls = CallLimit(connections)
         self._database = database
         self._clock = clock
         self._timings = timings

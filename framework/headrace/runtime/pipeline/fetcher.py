@@ -20,6 +20,7 @@ from headrace.runtime.settling.breaker import PipelineBreaker
 from headrace.runtime.settling.settler import Settler
 from headrace.runtime.settling.verifier import Verifier
 from headrace.runtime.stored_consumer import LeasedMessages, StoredConsumer
+from headrace.runtime.wake_up import WakeUp
 from headrace.store.database.retry import DatabaseRetry
 
 log = Log("headrace")
@@ -27,6 +28,9 @@ log = Log("headrace")
 ASK = 1.0
 """Interval in seconds for reading the settings while there is no room to lease more. Otherwise a lease
 call reports changes."""
+
+SCARCE = 4
+"""From this part of `max_ack_pending` on, outcomes are settled at once, because they make room for this process or others."""
 
 
 class Fetcher:
@@ -73,9 +77,10 @@ class Fetcher:
         self._reader = shared.reads.reader(self.calls)
         self._empty_calls = EmptyCalls(leased.in_flight)
         self._demand = Demand(self._settings.spec.max_ack_pending)
-        self._room = anyio.Event()
+        self._room = WakeUp()
         self._called_at = 0.0
-        self._under_way: anyio.Event | None = None  # set when the lease call that is under way has ended
+        self._under_way = False  # whether a lease call is under way
+        self._call_ended: anyio.Event | None = None  # set when it has ended, if a caller waits for that
         self._in_doubt = True  # the store may have other leases of this process than those that are tracked here
         self._stopping = False
         self.leased = 0
@@ -142,16 +147,17 @@ class Fetcher:
             await self.calls.keep_pace()
 
     def _want(self) -> int:
-        self._room = anyio.Event()
+        self._room.clear()
         self._demand.observe(self._clock(), self._in_flight.acked, self._intake.capacity)
         self._lanes.low_water = self._demand.target // 2
-        return min(self._demand.want(self._lanes.waiting), self._settings.spec.max_ack_pending - self._in_flight.held)
+        most, held = self._settings.spec.max_ack_pending, self._in_flight.held
+        if held >= most // SCARCE:
+            self._in_flight.hurry()
+        return min(self._demand.want(self._lanes.waiting), most - held)
 
     async def _wait_for_room(self) -> None:
-        with anyio.move_on_after(ASK):
-            await self._room.wait()
-            return
-        await self._read_settings()  # a changed setting may make room
+        if not await self._room.wait(ASK):
+            await self._read_settings()  # a changed setting may make room
 
     async def _probe(self, breaker: PipelineBreaker, database_retry: DatabaseRetry) -> Batch | None:
         """Wait out the pause of the open circuit breaker, lease one message as the probe, and wait for
@@ -166,7 +172,7 @@ class Fetcher:
         breaker.begin_probe()
         batch = await self._fetch(1, database_retry)
         while breaker.probe is not None and breaker.probe.lease.left and not self._stopping:
-            self._room = anyio.Event()
+            self._room.clear()
             await self._room.wait()
         breaker.end_probe()
         return batch if batch is not None and batch.lease_id is None else None
@@ -221,12 +227,14 @@ class Fetcher:
         return batch
 
     async def _call(self, want: int) -> Batch:
-        self._under_way = anyio.Event()
+        self._under_way = True
         try:
             return await self._reader.lease(self._consumer.owner, want, self._settings.spec, now=self._now())
         finally:
-            self._under_way.set()
-            self._under_way = None
+            self._under_way = False
+            if self._call_ended is not None:
+                self._call_ended.set()
+                self._call_ended = None
 
     async def _take(self, batch: Batch, lease_id: int) -> None:
         """Track the lease, and give its messages to the actors."""
@@ -319,9 +327,11 @@ class Fetcher:
 
     async def answered(self) -> bool:
         """Wait until the lease call that is under way has ended. Returns whether there was one."""
-        if self._under_way is None:
+        if not self._under_way:
             return False
-        await self._under_way.wait()
+        if self._call_ended is None:
+            self._call_ended = anyio.Event()
+        await self._call_ended.wait()
         return True
 
     @property

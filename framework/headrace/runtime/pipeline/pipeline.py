@@ -316,6 +316,7 @@ def _tracker(spec: ConsumerSpec, handling: Handling, shared: Shared) -> InFlight
     tracker = InFlightTracker[Message]() if shared.witness is None else shared.witness.in_flight(spec)
     # With durable lanes the next message of a key waits for the ack of the one before.
     tracker.linger = 0.0 if handling.rests else shared.timings.linger
+    tracker.gather = 0.0 if handling.rests or shared.witness is not None else shared.timings.gather
     return tracker
 
 

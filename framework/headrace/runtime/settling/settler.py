@@ -8,7 +8,7 @@ from uuid import UUID
 import anyio
 
 from headrace import store
-from headrace.flow.in_flight import Parcel
+from headrace.flow.lease import Parcel
 from headrace.flow.signal import Signal
 from headrace.model.errors import StoreUnavailable, TimelineChanged, UnknownConsumer
 from headrace.model.log import Log
@@ -17,9 +17,14 @@ from headrace.runtime.instruments import Instruments
 from headrace.runtime.settling.dead_letters import DeadLetters
 from headrace.runtime.settling.verifier import LOST_HINT, Verifier
 from headrace.runtime.stored_consumer import LeasedMessages, StoredConsumer
+from headrace.runtime.wake_up import WakeUp
 from headrace.store.database.retry import DatabaseRetry
 
 log = Log("headrace")
+
+TIMER_STEP = 0.001
+"""Seconds by which uvloop's timers may fire early. A wait that ends before anything is due would be followed by others of
+no time at all."""
 
 
 class Settler:
@@ -49,7 +54,7 @@ class Settler:
         self._instruments = instruments
         self.on_settled = Signal()
         self.on_returned = Signal()
-        self._news = anyio.Event()
+        self._news = WakeUp()
         self._flushed: list[anyio.Event] = []  # events of callers that wait for everything recorded so far
         leased.in_flight.on_outcome.connect(self.wake)
 
@@ -67,7 +72,7 @@ class Settler:
     async def run(self, database_retry: DatabaseRetry) -> None:
         """Settle until cancelled."""
         while True:
-            self._news = anyio.Event()
+            self._news.clear()
             waiters, self._flushed = self._flushed, []
             parcel = self._in_flight.collect(self._clock(), everything=bool(waiters))
             if parcel is not None:
@@ -79,8 +84,7 @@ class Settler:
 
     async def _pause(self) -> None:
         due = self._in_flight.due
-        with anyio.move_on_after(None if due is None else max(0.0, due - self._clock())):
-            await self._news.wait()
+        await self._news.wait(None if due is None else max(0.0, due - self._clock()) + TIMER_STEP)
 
     async def _send(self, parcel: Parcel, database_retry: DatabaseRetry) -> None:
         doubtful, stored, verified = False, True, self._verifier.count

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
@@ -16,6 +17,14 @@ from headrace.store.connections.connection import Connection, PoolCounters
 from headrace.store.connections.driver import connection_in
 from headrace.store.connections.hold import BegunAhead, Hold
 from headrace.store.connections.spare import SpareConnections, release
+
+PATIENCE = 0.005
+"""Seconds that a call waits for a connection in use before it opens another. A short call takes less than that, and the server
+takes as much processor time for a new connection and its first call as for ten others. If all calls that a process begins with
+opened one, they would wait for each other."""
+
+OPENED_AT_A_TIME = 2
+"""The number of connections that are opened at the same time, for the same reason."""
 
 
 class ConnectionPool:
@@ -49,6 +58,8 @@ class ConnectionPool:
         self._spare = SpareConnections(pool)
         self._begun_ahead = BegunAhead(end)
         self._in_use = 0
+        self._opening = 0
+        self._wanting: deque[asyncio.Future[None]] = deque()  # callers that wait for others to open or release one
         self._closed = False
         self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
         self.waiting = 0
@@ -74,7 +85,7 @@ class ConnectionPool:
             return connection
         try:
             if self._in_use <= self._max:
-                return await self._pool.acquire(timeout=self._timeout)
+                return await self._take_or_open()
             self.end_begun_ahead()
             with self.wait():
                 return await self._pool.acquire(timeout=self._timeout)
@@ -90,6 +101,42 @@ class ConnectionPool:
                 await release(self._pool, connection)
         finally:
             self._in_use -= 1
+            self._wake_one()
+
+    async def _take_or_open(self) -> Any:
+        """Return a connection of the pool, or one that is released before another is opened. Raises TimeoutError."""
+        began = self._loop.time()
+        patience = PATIENCE if self._pool.get_size() and not self._pool.get_idle_size() else 0.0
+        while (waited := self._loop.time() - began) < patience or self._opening >= OPENED_AT_A_TIME:
+            if waited >= self._timeout:
+                raise TimeoutError
+            await self._wait_for_others((patience if waited < patience else self._timeout) - waited)
+            if (connection := self._spare.take()) is not None:
+                return connection
+        self._opening += 1
+        try:
+            return await self._pool.acquire(timeout=self._timeout)
+        finally:
+            self._opening -= 1
+            self._wake_one()
+
+    async def _wait_for_others(self, seconds: float) -> None:
+        """Wait until another caller has opened or released a connection, at most for some seconds."""
+        waiter = self._loop.create_future()
+        self._wanting.append(waiter)
+        timer = self._loop.call_later(seconds, _end, waiter)
+        try:
+            await waiter
+        except asyncio.CancelledError:
+            if not waiter.cancelled():
+                self._wake_one()
+            raise
+        finally:
+            timer.cancel()
+
+    def _wake_one(self) -> None:
+        while self._wanting and not _end(self._wanting.popleft()):
+            pass
 
     @contextmanager
     def wait(self) -> Iterator[None]:
@@ -183,3 +230,11 @@ class ConnectionPool:
     def begun(self) -> int:
         """The number of transactions that were begun ahead, and that no handler has yet."""
         return len(self._begun_ahead)
+
+
+def _end(waiter: asyncio.Future[None]) -> bool:
+    """End the wait of a caller. Returns False if it had ended already."""
+    if waiter.done():
+        return False
+    waiter.set_result(None)
+    return True

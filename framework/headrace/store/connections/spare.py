@@ -43,7 +43,8 @@ class SpareConnections:
         spare = self._unused.things
         while spare:
             _, connection = spare.pop()
-            if _is_reusable(connection):
+            inner: Connection | None = connection_in(connection)
+            if inner is not None and not inner.is_closed():  # nothing else can have changed since `keep`
                 return connection
             with suppress(asyncpg.InterfaceError):  # it has left its pool
                 connection.terminate()

@@ -7,7 +7,7 @@ each call runs in an explicit transaction, so that the same server parses and ex
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any, Protocol
 
@@ -164,14 +164,14 @@ class Database:
                 await connections.drain()
         await self._connector.detector.close()
 
-    async def fetch(self, query: str, /, *args: Any) -> list[asyncpg.Record]:
-        return await self._run("fetch", query, args)  # type: ignore[no-any-return]
+    def fetch(self, query: str, /, *args: Any) -> Coroutine[Any, Any, list[asyncpg.Record]]:
+        return self._run("fetch", query, args)
 
-    async def fetchrow(self, query: str, /, *args: Any) -> Any:
-        return await self._run("fetchrow", query, args)
+    def fetchrow(self, query: str, /, *args: Any) -> Coroutine[Any, Any, Any]:
+        return self._run("fetchrow", query, args)
 
-    async def fetchval(self, query: str, /, *args: Any) -> Any:
-        return await self._run("fetchval", query, args)
+    def fetchval(self, query: str, /, *args: Any) -> Coroutine[Any, Any, Any]:
+        return self._run("fetchval", query, args)
 
     async def _run(self, method: str, query: str, args: tuple[Any, ...]) -> Any:
         with translated(self.dsn, ours=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -86,10 +86,10 @@ async def lease(
     return Batch(*nothing, **rest)
 
 
-async def _lease(executor: Executor, judging: float | None, arguments: tuple[Any, ...]) -> Any:
+def _lease(executor: Executor, judging: float | None, arguments: tuple[Any, ...]) -> Awaitable[Any]:
     if judging is None:
-        return await executor.fetchrow(_LEASE, *arguments)
-    return await with_repeat(lambda: _lease_within(executor, judging, arguments))
+        return executor.fetchrow(_LEASE, *arguments)
+    return with_repeat(lambda: _lease_within(executor, judging, arguments))
 
 
 async def _lease_within(executor: Executor, judging: float, arguments: tuple[Any, ...]) -> Any:
