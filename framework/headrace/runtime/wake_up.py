@@ -40,6 +40,7 @@ class WakeUp:
         if self._is_set:
             await asyncio.sleep(0)  # other tasks run, and a cancellation is raised
             return True
+        assert self._waiter is None, "another task waits for this flag"
         loop = asyncio.get_running_loop()
         self._waiter = waiter = loop.create_future()
         timer = None if seconds is None else loop.call_later(seconds, _end, waiter)

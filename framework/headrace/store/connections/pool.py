@@ -106,8 +106,11 @@ class ConnectionPool:
     async def _take_or_open(self) -> Any:
         """Return a connection of the pool, or one that is released before another is opened. Raises TimeoutError."""
         began = self._loop.time()
-        patience = PATIENCE if self._pool.get_size() and not self._pool.get_idle_size() else 0.0
-        while (waited := self._loop.time() - began) < patience or self._opening >= OPENED_AT_A_TIME:
+        patience = PATIENCE if self._pool.get_size() else 0.0
+        while not self._pool.get_idle_size():
+            waited = self._loop.time() - began
+            if waited >= patience and self._opening < OPENED_AT_A_TIME:
+                break
             if waited >= self._timeout:
                 raise TimeoutError
             await self._wait_for_others((patience if waited < patience else self._timeout) - waited)
