@@ -84,6 +84,11 @@ class Log:
         removing, reading = {"drop_segments", "delete_stream"}, {"replay", "trim"}
         return not (self.operations.isdisjoint(removing) or self.operations.isdisjoint(reading))
 
+    @property
+    def may_miss_a_segment(self) -> bool:
+        """Whether a call may fail because a segment was dropped that it had looked up. A client repeats it."""
+        return "drop_segments" in self.operations
+
     def violation(self, text: str) -> None:
         self.violations.append(text)
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.schedules import gate, rewrite
 
 ROOT = Path(__file__).parents[2]
-QUICK = ("test_lease_few.py", "test_settle.py", "test_transactions.py", "test_order.py", "test_replay.py")
+QUICK = ("test_lease_fresh.py", "test_settle.py", "test_transactions.py", "test_order.py", "test_replay.py")
 
 # What may stand in a statement and contain semicolons and words that end nothing.
 PARTS = st.sampled_from([

@@ -471,7 +471,7 @@ async def test_no_call_plans_a_function_anew(database: store.Database, declare: 
     call = partial(planned_anew, connection, found=found)
     for _ in range(20):  # until the session has its plans, which an analyze of autovacuum has replaced
         found.clear()
-        await call(publish(connection, *[f"k.{n}" for n in range(40)], "k.1", "k.2", "late"))
+        await call(publish(connection, "k.1", "k.2", *[f"k.{n}" for n in range(40)], "late"))
         shares = await call(reader.lease(limit=43, shares=[20, 23]))  # the second messages of two keys wait
         assert len(shares.seqs) == 41
         await call(store.settle(connection, reader.id, Settlement(whole=shares.lease_ids or [])))

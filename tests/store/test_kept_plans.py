@@ -1,4 +1,4 @@
-"""Calls that are made for each batch or message plan nothing, or only the statement that reads a segment.
+"""Calls that are made for each batch or message plan nothing, or only the call of the function that reads a segment.
 
 PL/pgSQL keeps the plan of a statement. But with statistics of the tables it may find that a plan for the values of each call
 would cost less, and then it plans at each call, which can take longer than all the rest. So these calls demand the general plan.
@@ -7,12 +7,14 @@ would cost less, and then it plans at each call, which can take longer than all 
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 
 from headrace import store
+from headrace.model.outcomes import Settlement
 from headrace.store.database.direct_statements import FEW, DirectStatements
 from tests.conftest import Connect, Declare
 from tests.support.readers import Reader, publish
@@ -30,15 +32,22 @@ class Plans:
 
     def __init__(self) -> None:
         self._made: list[str] = []
+        self._scans = 0
 
     async def start(self, connection: Any) -> None:
         """Have Postgres report them."""
         connection.add_log_listener(self._log)
         await connection.execute("set debug_print_plan = on; set client_min_messages = log")
 
+    @property
+    def scans(self) -> int:
+        """The number of tables and indexes that the last call has planned to read."""
+        return self._scans
+
     async def during(self, call: Awaitable[Any]) -> list[str]:
         """Make a call. Returns the statements that it planned."""
         self._made = []
+        self._scans = 0
         await call
         await asyncio.sleep(0)  # listeners are called by the event loop
         return self._made
@@ -46,6 +55,7 @@ class Plans:
     def _log(self, _: Any, message: Any) -> None:
         if message.message == "plan:":
             self._made.append(message.context or "")
+            self._scans += len(_SCAN.findall(message.detail or ""))
 
 
 async def fill(reader: Reader) -> None:
@@ -62,6 +72,10 @@ async def fill(reader: Reader) -> None:
     )
     for table in tables:
         await database.fetch(f"analyze {table['name']}")
+
+
+_SCAN = re.compile(r"\{(?:SEQ|INDEX|INDEXONLY|BITMAPHEAP)SCAN")
+"""A node of a plan that reads a table."""
 
 
 Call = Callable[[Reader, Any], Awaitable[Awaitable[Any]]]
@@ -148,3 +162,25 @@ async def test_a_call_keeps_its_plans_in_a_database_with_statistics(
     assert counts[0] > 0  # they are counted
     # When autovacuum has just analyzed a table again, the next call makes its plans again. The others do not.
     assert min(counts[WARM_UP:]) <= most, made
+
+
+async def test_of_a_thousand_lease_calls_few_plan_to_read_a_table(
+    database: store.Database, declare: Declare, connect: Connect
+) -> None:
+    """The others plan the call of the function that reads the stream, and nothing else."""
+    reader = await declare(max_ack_pending=100_000)
+    reader.executor = connection = await connect()
+    for _ in range(11):
+        await publish(database, *(f"k.{number}" for number in range(1_000)))
+    plans = Plans()
+    await plans.start(connection)
+    counts, reading = [], []
+    for _ in range(WARM_UP + 1_000):
+        call = asyncio.ensure_future(reader.lease(limit=10, shares=[5, 5]))
+        counts.append(len(await plans.during(call)))
+        reading.append(plans.scans > 0)
+        await store.settle(connection, reader.id, Settlement(whole=call.result().lease_ids or []))
+    assert reading[0], "they are counted"
+    # A call that notes a mark, each thousand messages, takes the long way.
+    assert sum(reading[WARM_UP:]) < 50
+    assert sorted(counts[WARM_UP:])[500] == 1

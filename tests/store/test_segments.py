@@ -29,7 +29,10 @@ async def bounds(database: store.Database, stream: str = "orders") -> list[tuple
 
 async def small(database: store.Database) -> None:
     """Use segments of 1,000, 16,000, 256,000 and the rest."""
+    if any(stream.name == "orders" for stream in await store.streams(database)):
+        await store.delete_stream(database, "orders")  # it has wider ones
     await store.create_stream(database, StreamSpec(name="orders", max_storage=1_000_000))
+    assert await bounds(database) == [(1, 1001), (1001, 17001), (17001, 273001), (273001, None)]
 
 
 async def test_segments_grow_and_the_last_has_no_end(database: store.Database) -> None:
@@ -88,9 +91,10 @@ async def test_parked_messages_are_found_in_whichever_segment_they_are(
     for seq in seqs:
         await skip_to(database, seq)
         await publish(database, "a")
-    batch = await reader.lease()
-    assert batch.seqs == seqs
-    await reader.nack(batch)
+    batches = [await reader.lease() for _ in range(3)]  # a call reads two segments at most
+    assert [seq for batch in batches for seq in batch.seqs] == seqs
+    for batch in batches:
+        await reader.nack(batch)
     assert (await reader.lease()).seqs == seqs
 
 
@@ -101,6 +105,20 @@ async def test_a_selective_filter_crosses_segments(database: store.Database, dec
         await publish(database, *["other"] * 500)
     await publish(database, "wanted")
     assert await reader.drain(look=100) == [1501]
+
+
+async def test_a_call_that_leases_nothing_says_that_a_later_segment_may_have_more(
+    database: store.Database, declare: Declare
+) -> None:
+    """A call reads two segments at most, which may have few messages, all of them unwanted."""
+    await small(database)
+    reader = await declare(filters=("wanted",))
+    for seq, key in ((999, "other"), (16_999, "other"), (17_002, "wanted")):
+        await skip_to(database, seq)
+        await publish(database, key)
+    batch = await reader.lease()
+    assert (batch.seqs, batch.more) == ([], True)
+    assert await reader.drain() == [17_002]
 
 
 async def plan(connection: Any, query: str) -> str:

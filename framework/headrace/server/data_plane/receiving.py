@@ -3,6 +3,13 @@
 The messages of a call are divided into shares, one per request, in order of arrival. While there
 are no messages, all requests wait together for a publisher's notification, with polling as a
 fallback. A thousand waiting requests cost as much as one.
+
+Each share has a lease row of its own, with an owner of its own, although one lease for the whole call would be written
+faster. The contract of a request needs it: `extend` and expiry concern the messages of one client, also if another
+client of the same call has died, and any server process can settle an ack id. Nor would one lease cost less in all. An
+ack of a whole share deletes its row. An ack of a part of a larger lease rewrites the rest of it. On one machine, with 140
+messages for 14 requests, leasing in shares took 0.2 ms more than leasing at once, and each ack of a part took 0.5 ms
+more. The database decides which keys are free, since a message may be acked through any process.
 """
 
 from __future__ import annotations

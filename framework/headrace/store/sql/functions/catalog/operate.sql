@@ -164,6 +164,7 @@ begin
     perform from headrace_internal.streams where id = v_stream.id for update;
     execute format('drop table %s', v_stream.relation);     -- with its segments, and the sequence that its column owns
     perform headrace_internal.drop_appenders(v_stream);
+    perform headrace_internal.drop_reader(v_stream.id);
     for v_staging in select staging from headrace_internal.writes where stream_id = v_stream.id for update loop
         if v_staging is not null then
             execute format('drop table %s', v_staging);

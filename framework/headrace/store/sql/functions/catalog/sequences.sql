@@ -137,6 +137,7 @@ begin
     delete from headrace_internal.segments as s where s.stream_id = p_stream.id;
     insert into headrace_internal.segments (stream_id, lower, upper, relation)
         select p_stream.id, a.lower, a.upper, a.relation from headrace_internal.attached_segments(p_stream) as a;
+    perform headrace_internal.create_reader(p_stream.id);
 end $$;
 
 -- Move all sequences that are behind above the numbers in use, and return them. No number may be drawn meanwhile, so

@@ -231,7 +231,7 @@ declare
     v_due        headrace_internal.due_messages;
     v_fresh      headrace_internal.scanned;
     v_batch      headrace_internal.batch;
-    v_few        headrace_internal.batch;
+    v_fresh_batch headrace_internal.batch;
     v_request    headrace_internal.read_request;
     v_lowest     bigint;
 begin
@@ -295,18 +295,17 @@ begin
         v_consumer.condition := headrace_internal.unread_condition(v_consumer, v_cursor.position);
     end if;
 
-    -- Mostly a consumer is up to date, or the caller wants few messages, and nothing is in its way.
-    if (v_last_drawn - v_cursor.position < headrace_internal.few_messages() or p_bounds.messages <= headrace_internal.few_messages())
-       and v_cursor.holes = '{}' and v_cursor.frozen = '{}' and v_cursor.replay_floor is null
+    -- Mostly nothing is in the way of the messages that follow the cursor.
+    if v_cursor.holes = '{}' and v_cursor.frozen = '{}' and v_cursor.replay_floor is null and v_consumer.rate_limit is null
        and not headrace_internal.must_tend_mark(v_cursor.position, v_cursor.settled, v_cursor.mark_stamp, v_cursor.mark)
-       and v_consumer.rate_limit is null and p_bounds.bytes > headrace_internal.few_messages() * 8192
+       and least(p_bounds.messages, v_last_drawn - v_cursor.position) * headrace_internal.small_payload() <= p_bounds.bytes
        and (v_last_drawn <= v_cursor.position
             or v_consumer.condition = 'true' and not v_stream.one_message_per_key and v_cursor.parked_room > 0) then
-        v_few := headrace_internal.lease_few(v_consumer, v_cursor, p_owner, p_bounds.messages, p_shares, p_cached, v_last_drawn, p_now);
-        if v_few.version is not null then
-            v_few.history := v_batch.history;
-            v_few.timeline := v_batch.timeline;
-            return v_few;
+        v_fresh_batch := headrace_internal.lease_fresh(v_consumer, v_cursor, p_owner, p_bounds.messages, p_shares, p_cached, v_last_drawn, p_now);
+        if v_fresh_batch.version is not null then
+            v_fresh_batch.history := v_batch.history;
+            v_fresh_batch.timeline := v_batch.timeline;
+            return v_fresh_batch;
         end if;
     end if;
 

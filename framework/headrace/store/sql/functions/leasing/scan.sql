@@ -20,6 +20,24 @@ create type headrace_internal.scanned as (
     cursor          headrace_internal.cursors    -- the next cursor, set by headrace_internal.read_ahead
 );
 
+-- Return the place of the first message that must wait for another one of its key. Null if none must.
+-- p_hashes: the keys of the messages, in the order of seq. p_busy: the keys that others hold. p_distinct: whether all but
+-- the first message of each key must wait.
+create or replace function headrace_internal.first_waiting(p_hashes bigint[], p_busy bigint[], p_distinct boolean) returns int
+language plpgsql as $$
+declare
+    v_waits  boolean;
+begin
+    -- This is hashed. The operator && compares each with each, and a join is planned as if there were few.
+    select bool_or(hash in (select unnest(p_busy))) or p_distinct and count(distinct hash) < count(*) into v_waits from unnest(p_hashes) as hash;
+    if v_waits then
+        return (select min(place) from (
+            select place, hash in (select unnest(p_busy)) or p_distinct and row_number() over (partition by hash order by place) > 1 as waits
+            from unnest(p_hashes) with ordinality as h(hash, place)) as m where waits);
+    end if;
+    return null;
+end $$;
+
 -- Return for each of these keys, in the order of seq, whether its message must wait. Returns null when none must.
 -- Among the reads this may come last, because what has been parked meanwhile belongs to keys that were busy. Each key
 -- is looked up once.
@@ -31,15 +49,12 @@ declare
     v_waiting   bigint[];
     v_waits  boolean[];
 begin
-    if not p_request.parked and not p_request.blocked and not p_request.distinct_keys and not p_hashes && p_request.busy then
-        return null;
-    end if;
-    v_waiting := array(select distinct hash from unnest(p_hashes) as hash where hash in (select unnest(p_request.busy)));
     if p_request.parked or p_request.blocked then
-        v_waiting := v_waiting || headrace_internal.filter_waiting_keys(
+        v_waiting := headrace_internal.filter_waiting_keys(
             array(select distinct unnest(p_hashes)), p_cursor.consumer_id, p_request.parked, p_request.blocked, p_cursor.parked_floor, p_cursor.blocked_floor);
     end if;
-    if v_waiting = '{}' and (select count(*) = count(distinct hash) or not p_request.distinct_keys from unnest(p_hashes) as hash) then
+    v_waiting := v_waiting || p_request.busy;
+    if headrace_internal.first_waiting(p_hashes, v_waiting, p_request.distinct_keys) is null then
         return null;
     end if;
     select array_agg(hash in (select unnest(v_waiting)) or p_request.distinct_keys and times > 1 order by place)
@@ -95,7 +110,6 @@ create or replace function headrace_internal.scan_usual(
 ) returns headrace_internal.scanned
 language plpgsql as $$
 declare
-    c_page      constant bigint := 8192;    -- a message that fits a page is not moved to the TOAST table
     v_columns   constant text := case when p_cached is null then 'array_agg(key), array_agg(%s), array_agg(%s), array_agg(created_at)' else
                     'array_agg(case when seq <@ $4 then null else key end), array_agg(case when seq <@ $4 then null else %s end),
                      array_agg(case when seq <@ $4 then null else %s end), array_agg(case when seq <@ $4 then null else created_at end)' end;
@@ -103,7 +117,7 @@ declare
                                         case when p_arrived is null then 'true' else 'not exists (' || p_arrived || ')' end);
     v_result    headrace_internal.scanned;
 begin
-    if p_limit * c_page < p_bytes and (select pg_relation_size(reltoastrelid) = 0 from pg_class where oid = p_relation::regclass) then
+    if p_limit * headrace_internal.small_payload() < p_bytes and (select pg_relation_size(reltoastrelid) = 0 from pg_class where oid = p_relation::regclass) then
         execute format('%s, false, %s from (%s) as m', v_found,
                        format(v_columns, 'case when small then data end', 'case when small then headers end'), p_fresh)
             into v_result.seqs, v_result.hashes, v_result.snapshot, v_result.holes_searched, v_result.full_up,
@@ -253,8 +267,7 @@ begin
     loop
         v_from := format('from %s where seq > $1 %s order by seq limit $2', v_relation, v_bound);
         if v_usual then
-            v_fresh := format('select %s, pg_column_size(data) + coalesce(pg_column_size(headers), 0) <= 8192 and pg_column_compression(data) is null
-                                          and pg_column_compression(headers) is null as small %s', v_columns, v_from);
+            v_fresh := format('select %s, %s as small %s', v_columns, headrace_internal.has_small_payload(), v_from);
             v_result := headrace_internal.scan_usual(
                 v_fresh, v_relation, case when p_cursor.holes <> '{}' then headrace_internal.holes_query(p_stream, p_cursor.holes, 'seq', '$5', '1') end,
                 p_cursor.position, p_cursor.holes, p_request.messages, p_request.bytes, p_request.cached);
@@ -288,7 +301,12 @@ begin
             v_bound := coalesce('and seq < ' || v_next, '');
             v_relation := p_stream.relation;
         else
-            exit when v_bound = '' or v_result.position > p_cursor.position;
+            exit when v_bound = '';
+            if v_result.position > p_cursor.position then
+                -- What lies beyond the bound is left to the next call.
+                v_result.more := v_result.more or v_next <= pg_sequence_last_value(p_stream.sequence::regclass);
+                exit;
+            end if;
             v_bound := '';
         end if;
     end loop;

@@ -34,6 +34,7 @@ begin
     perform headrace_internal.add_segment(p_stream, p_lower + p_width, p_lower + 17 * p_width);
     perform headrace_internal.add_segment(p_stream, p_lower + 17 * p_width, p_lower + 273 * p_width);
     perform headrace_internal.add_segment(p_stream, p_lower + 273 * p_width, null);
+    perform headrace_internal.create_reader(p_stream);
 end $$;
 
 -- The name of a segment's index of keys, in the schema of the streams.

@@ -1,4 +1,4 @@
-"""The short way of a lease call, for a consumer that is up to date."""
+"""The short way of a lease call, for the messages that follow the cursor while nothing is in the way."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ async def version_written(database: store.Database) -> int:
     return (await cursor(database))["version"]
 
 
-@pytest.mark.parametrize("limit", [1, 2, 3, 30])
+@pytest.mark.parametrize("limit", [1, 2, 3, 30, 40])
 async def test_few_messages_of_a_backlog_are_leased_in_their_order(
     database: store.Database, declare: Declare, limit: int
 ) -> None:
@@ -202,7 +202,7 @@ async def test_few_messages_of_a_backlog_are_leased_in_their_order(
     assert (await reader.lease("ann", limit)).seqs == []
 
 
-@pytest.mark.parametrize("limit", [1, 2])
+@pytest.mark.parametrize("limit", [1, 2, 50])
 async def test_a_seq_that_is_missing_in_a_backlog_is_a_hole(
     database: store.Database, declare: Declare, connect: Connect, limit: int
 ) -> None:
@@ -263,3 +263,61 @@ async def test_one_message_is_leased_and_settled(
         assert (batch.attempts, batch.looked_at, batch.more) == (None, 1, True)
         assert await version_written(database) == before + 1
         assert await reader.ack_all(batch) == []
+
+
+async def test_a_batch_ends_before_the_first_message_that_must_wait(database: store.Database, declare: Declare) -> None:
+    """Those that follow it are leased next. Nothing is parked if its key is free by then."""
+    reader = await declare()
+    await publish(database, "busy")
+    ann = await reader.lease("ann")
+    await publish(database, *"abc", "busy", *"de")
+    batch = await reader.lease("bob")
+    assert (batch.seqs, batch.more, await reader.count("parked")) == ([2, 3, 4], True, 0)
+    await reader.ack_all(ann)
+    assert (await reader.lease("cid")).seqs == [5, 6, 7]
+
+
+async def test_a_message_that_must_wait_among_the_first_half_is_parked(
+    database: store.Database, declare: Declare
+) -> None:
+    reader = await declare()
+    await publish(database, "busy")
+    ann = await reader.lease("ann")
+    await publish(database, *"ab", "busy", *"def")
+    batch = await reader.lease("bob")
+    assert (batch.seqs, await reader.count("parked")) == ([2, 3, 5, 6, 7], 1)
+    await reader.ack_all(ann)
+    assert (await reader.lease("cid")).seqs == [4]
+
+
+async def test_a_batch_of_shares_ends_before_the_second_message_of_a_key(
+    database: store.Database, declare: Declare
+) -> None:
+    reader = await declare()
+    await publish(database, "first")
+    await reader.ack_all(await reader.lease())
+    await publish(database, *"abcdbef")
+    batch = await reader.lease("ann", 6, shares=[3, 3])
+    assert (batch.seqs, batch.more) == ([2, 3, 4, 5], True)
+    assert await database.fetchval(
+        "select array_agg(cardinality(seqs) order by seqs) from headrace_internal.leases"
+    ) == [3, 1]
+
+
+async def test_many_messages_are_left_out_if_they_are_cached(database: store.Database, declare: Declare) -> None:
+    first, second = await declare(name="one"), await declare(name="two")
+    await publish(database, *(f"k.{number}" for number in range(50)))
+    history = (await first.lease()).history
+    batch = await second.lease("ann", 50, known=[(1, 20), (31, 40)], history=history)
+    cached = [seq for seq, key in zip(batch.seqs, batch.keys, strict=True) if key is None]
+    assert cached == [*range(1, 21), *range(31, 41)]
+    assert [text is None for text in batch.data] == [key is None for key in batch.keys]
+
+
+async def test_large_payloads_of_many_messages_are_delivered(database: store.Database, declare: Declare) -> None:
+    reader = await declare()
+    await publish(database, *(f"k.{number}" for number in range(45)))
+    await publish(database, "large", filler="".join(random.Random(1).choices("abcdefghijklmnopqrstuvwxyz", k=20_000)))
+    batch = await reader.lease("ann", 60)
+    assert batch.seqs == list(range(1, 47))
+    assert len(batch.data[-1]) > 20_000
