@@ -211,7 +211,8 @@ def check_delivery(delivery: Delivery, log: Log) -> Iterator[str]:
     returned = {seq for _, seq in log.put_back}
     # What this owner was given while the call waited, and has put back since, it had in its own hands.
     given = {one.lease for one in log.deliveries if one.owner == delivery.owner}
-    mine |= {seq for lease, seq in log.put_back if lease in given}
+    waited = {row[0] for table in ("parked", "tails", "dead") for row in before[table]}
+    mine |= {seq for lease, seq in log.put_back if lease in given and seq not in waited}
     for place, seq in enumerate(delivery.seqs):
         if any(keys.get(other) == keys.get(seq) and other > seq for other in delivery.seqs[:place]):
             yield f"message {seq} was delivered behind a later one of its key"
