@@ -54,6 +54,11 @@ class Written(msgspec.Struct, frozen=True):
         (row,) = await database.fetch(_WRITTEN)
         return cls(*map(int, row))
 
+    def since(self, before: Written) -> dict[str, int]:
+        """Return what was written between two readings, by name, without the two commits of a reading."""
+        differences = {name: getattr(self, name) - getattr(before, name) for name in self.__struct_fields__}
+        return {**differences, "commits": differences["commits"] - 2}
+
 
 class Cost(msgspec.Struct):
     """The cost of one call: times in microseconds, WAL in bytes, transactions, and dead rows."""
@@ -79,7 +84,7 @@ async def costs(options: Options) -> Result:
     found: dict[str, Cost] = {}
     for _ in range(repeats):
         async with bench(options) as place, _alone(place.dsn) as database:
-            await fill(place, KEYS, rounds * BATCH * 3)
+            await fill(place, KEYS, _backlog(rounds))
             for name, call in (await _calls(place, database, rounds)).items():
                 await _measure(database, call, rounds, found.setdefault(name, Cost()))
     published, bare = found["publish 100"].postgres, found["bare insert of 100"].postgres
@@ -96,6 +101,11 @@ async def costs(options: Options) -> Result:
         },
         checks=["each call did what it says"],
     )  # fmt: skip
+
+
+def _backlog(rounds: int) -> int:
+    """The number of messages that are there before the first call."""
+    return rounds * BATCH * 3
 
 
 @asynccontextmanager
@@ -118,21 +128,14 @@ async def _measure(database: Database, call: Call, rounds: int, cost: Cost) -> N
     for number in range(10, rounds):
         await call(database, number)
     elapsed, mine, theirs = time.perf_counter() - start, time.process_time() - own, _used(server) - used
-    after = await Written.read(database)
+    written = (await Written.read(database)).since(before)
     if await database.fetchval("select pg_backend_pid()") != server:
         raise CheckFailed("The connection was replaced during the measurement.")
     made = rounds - 10
     cost.postgres.append(theirs / made * 1e6)
     cost.client.append(mine / made * 1e6)
     cost.elapsed.append(elapsed / made * 1e6)
-    own_commits = 2  # of `Written.read`
-    cost.written.append(
-        {
-            "wal_bytes": (after.wal_bytes - before.wal_bytes) / made,
-            "commits": (after.commits - before.commits - own_commits) / made,
-            "dead_rows": (after.dead_rows - before.dead_rows) / made,
-        }
-    )
+    cost.written.append({name: count / made for name, count in written.items()})
 
 
 def _used(process: int) -> float:
@@ -207,7 +210,7 @@ def _lease_after_checkpoint(place: Bench, rounds: int) -> Call:
 
     async def lease(database: Database, number: int) -> None:
         if not leasing:
-            start = await database.fetchval(f"select min(seq) + {rounds * BATCH * 3} from {MESSAGES}")
+            start = await database.fetchval(f"select min(seq) + {_backlog(rounds)} from {MESSAGES}")
             await database.fetch("checkpoint")
             leasing.append(
                 _lease(await _consumer(place, "late", deliver_policy="by_start_seq", start_seq=start), BATCH, [])

@@ -130,8 +130,9 @@ class HandlingReport(msgspec.Struct, gc=False):
     `counts` has how many messages each whole lease of the settlement has, and `firsts` the first seq of those whose seqs
     follow one another and that had none expired, None for others. `seqs` are the messages that are settled one by one.
     `whole_seconds` has how long the handlers of the former took, lease after lease in the order of the lease, as numbers of
-    IEEE 754 binary32 with the highest byte first, NaN if that was not measured. `seconds` has that of the latter. `expired` lists messages that expired before their handler began. `process` is the name of
-    the worker process.
+    IEEE 754 binary32 with the highest byte first, NaN if that was not measured. `seconds` has the same of the latter, None
+    if that was not measured. `expired` lists messages that expired before their handler began. `process` is the name of the
+    worker process.
     """
 
     process: str
