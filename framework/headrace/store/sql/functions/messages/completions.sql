@@ -63,6 +63,14 @@ begin
         from unnest(p_messages) group by headrace_internal.bucket(seq), outcome;
 end $$;
 
+-- Return the whole leases of a report. `before`: how many messages the leases before it have, so where its durations begin.
+create or replace function headrace_internal.reported_leases(p_whole bigint[], p_report headrace_internal.handling_report)
+returns table (lease_id bigint, first bigint, count int, before int)
+language sql immutable as $$
+    select lease_id, first, count, (sum(count) over (order by place) - count)::int
+    from unnest(p_whole, p_report.firsts, p_report.counts) with ordinality as w(lease_id, first, count, place)
+$$;
+
 -- Record the messages of whole leases that a process has acked, which the caller has locked, where their seqs follow one
 -- another and each is at its first attempt. Then no message is looked at. Returns the leases that are not recorded.
 create or replace function headrace_internal.record_runs(
@@ -76,9 +84,8 @@ begin
         return p_whole;     -- transactions have acked and recorded some of them
     end if;
     with runs as materialized (
-        select l.lease_id, r.first, r.first + r.count - 1 as last, r.ended - r.count - r.first as shift
-        from (select lease_id, first, count, sum(count) over (order by place)::int as ended
-              from unnest(p_whole, p_report.firsts, p_report.counts) with ordinality as w(lease_id, first, count, place)) as r
+        select l.lease_id, r.first, r.first + r.count - 1 as last, r.before - r.first as shift
+        from headrace_internal.reported_leases(p_whole, p_report) as r
         join headrace_internal.leases as l on l.consumer_id = p_consumer and l.lease_id = r.lease_id
         where r.first >= l.lowest and l.held = r.count and l.attempts is null
     ), recorded as (
@@ -113,18 +120,14 @@ begin
             return;
         end if;
     end if;
-    with reported as materialized (
-        select lease_id, count, sum(count) over (order by place)::int as ended
-        from unnest(p_whole, p_report.counts) with ordinality as w(lease_id, count, place)
-    )
     select array_agg(row(
                m.seq, coalesce(m.attempt, 1),
-               case when p_report.process is not null then coalesce(headrace_internal.seconds_at(p_report.whole_seconds, w.ended - w.count + m.turn - 1), r.seconds)
+               case when p_report.process is not null then coalesce(headrace_internal.seconds_at(p_report.whole_seconds, w.before + m.turn - 1), r.seconds)
                     when isfinite(l.since) then greatest(extract(epoch from p_now - l.since), 0) end,
                case when m.seq = any (p_report.expired) then 'expired' else 'acked' end)::headrace_internal.completed_message)
         into v_acked
         from headrace_internal.leases as l
-        left join reported as w on w.lease_id = l.lease_id and w.count = l.held
+        left join headrace_internal.reported_leases(p_whole, p_report) as w on w.lease_id = l.lease_id and w.count = l.held
         cross join unnest(l.seqs, l.attempts) with ordinality as m(seq, attempt, turn)
         left join unnest(p_report.seqs, p_report.seconds) as r(seq, seconds) on r.seq = m.seq
         where l.consumer_id = p_consumer and l.lease_id = any (v_whole || p_leases) and m.seq > 0   -- a hold has no messages
