@@ -195,7 +195,7 @@ async def test_filter_tests_quote_their_values_and_unknown_tests_are_refused(dat
         )
         assert await read(database, rows) == found, test
     for test in (
-        '{"column": "xid", "op": "is null"}',
+        '{"column": "has_xid", "op": "is null"}',
         '{"column": "data", "op": "=", "value": "1"}',
         '{"column": "seq", "op": ";"}',
     ):

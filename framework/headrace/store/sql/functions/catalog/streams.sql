@@ -58,8 +58,8 @@ create or replace function headrace_internal.create_message_table(p_stream headr
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 begin
     -- Defaults are evaluated in the order of the columns, and the gap-aware cursor depends on that order: a
-    -- transaction has its xid before it draws a seq. created_at comes after seq, so that the transaction that drew a
-    -- later seq has a later time.
+    -- transaction has its xid before it draws a seq. has_xid is there for its default, and is always null, which takes no
+    -- room in a row. created_at comes after seq, so that the transaction that drew a later seq has a later time.
     -- A seq that was drawn before the xid must not be inserted. The identity refuses an INSERT that names a seq. With
     -- one_message_per_key the row's seq is updated, which an identity does not allow. There headrace_internal.upsert_messages does the
     -- writes.
@@ -69,7 +69,7 @@ begin
     end if;
     execute format($ddl$
         create table %1$s (
-            xid         xid8 not null default pg_current_xact_id(),
+            has_xid     bool default case when pg_current_xact_id() is null then false end,
             seq         bigint %2$s constraint %3$I primary key,
             created_at  timestamptz not null default clock_timestamp(),
             key         text collate "C" not null,

@@ -420,7 +420,7 @@ begin
         with drawn as materialized (
             select *, nextval($5::regclass) as seq from unnest($1, $2, $3, $4) as d(key, data, headers, digest)
         ), moved as (
-            update %1$s as m set seq = d.seq, xid = pg_current_xact_id(), created_at = clock_timestamp(), data = d.data,
+            update %1$s as m set seq = d.seq, created_at = clock_timestamp(), data = d.data,
                                  headers = d.headers, digest = d.digest
             from drawn as d where m.key = d.key
             returning m.key, m.seq
@@ -430,7 +430,7 @@ begin
             select seq, key, data, headers, digest from drawn as d
             where not exists (select from moved where moved.key = d.key) order by key
             on conflict (key) do update
-                set seq = nextval($5::regclass), xid = pg_current_xact_id(), created_at = clock_timestamp(), data = excluded.data,
+                set seq = nextval($5::regclass), created_at = clock_timestamp(), data = excluded.data,
                     headers = excluded.headers, digest = excluded.digest
             returning m.seq
         )
