@@ -146,6 +146,7 @@ class Sweeper:
         self._visits: dict[int, Visit] = {}
         self._searched_to: dict[int, int] = {}  # for tombstones
         self._noted: dict[int, int] = {}  # by stream, the seq in its row, see `note_drawn`
+        self._hinted: dict[int, int] = {}  # by stream, the seq up to which `set_hint_bits` has read
         self._tidy_at = 0.0
         self._forget_at = 0.0
         self._ids = Watermark(database, "headrace_internal.message_ids")
@@ -158,6 +159,7 @@ class Sweeper:
         """Forget earlier sweeps, because another process may have done the work since."""
         self._visits.clear()
         self._id_floors.clear()
+        self._hinted.clear()
         self._completions.forget()
 
     async def sweep(self, now: datetime | None = None) -> Swept:
@@ -206,6 +208,7 @@ class Sweeper:
         for deleted in self._visits.keys() - known:
             del self._visits[deleted]
             self._noted.pop(deleted, None)
+            self._hinted.pop(deleted, None)
         chosen = []
         for stream in streams:
             visit = self._visits.get(stream.id)
@@ -235,6 +238,7 @@ class Sweeper:
             self._noted[stream.id] = await store.note_drawn(self._database, stream.id)
         if not stream.compacted:
             await self._plan(stream, now, swept)
+            await self._set_hint_bits(stream)
         if stream.limited:
             if not stream.compacted:
                 await self._drop(stream, now, swept)
@@ -316,6 +320,15 @@ class Sweeper:
             self._searched_to[stream] = reached
             if reached <= after:
                 break
+
+    async def _set_hint_bits(self, stream: StreamToSweep) -> None:
+        """Set the hint bits of messages since the last visit. Those from before the first visit may be very many."""
+        reached = min(self._hinted.get(stream.id, stream.drawn), stream.drawn)
+        for _ in range(CALLS):
+            if reached >= stream.drawn:
+                break
+            reached = await store.set_hint_bits(self._database, stream.id, reached)
+        self._hinted[stream.id] = reached
 
     def _lock_timeout(self, stream: StreamToSweep) -> int:
         """Milliseconds to wait for the lock on the stream's table."""

@@ -223,6 +223,13 @@ async def note_drawn(executor: Executor, stream: int) -> int:
     return await executor.fetchval("select headrace_internal.note_drawn($1)", stream) or 0
 
 
+async def set_hint_bits(executor: Executor, stream: int, after: int) -> int:
+    """Read new messages above the seq `after` that no consumer has read, so that less WAL is written when one does. Returns
+    the seq up to which nothing is left to read now.
+    """
+    return await executor.fetchval("select headrace_internal.set_hint_bits($1, $2)", stream, after) or 0
+
+
 async def clean_up_writes(executor: Executor, *, now: datetime | None = None) -> int:
     """Delete the records of writes that were abandoned or finished long ago. Returns how many."""
     return (

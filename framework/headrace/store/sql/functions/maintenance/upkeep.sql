@@ -1,4 +1,4 @@
--- Other maintenance: delete old message ids, remove tombstones, list tables to vacuum.
+-- Other maintenance: delete old message ids, remove tombstones, set hint bits, list tables to vacuum.
 
 -- Delete message ids that are older than the stream's dedupe_window. p_floor: no id is older than that, and there may
 -- be many dead rows below it. `reached`: all ids before that time are deleted. Null while there are more.
@@ -75,6 +75,39 @@ begin
         get diagnostics removed = row_count;
     end if;
     reached := greatest(case when v_found.looked_at = c_scan_limit then v_found.last else v_floor - 1 end, 0);
+end $$;
+
+-- Set the hint bits of new messages that no consumer has read. The first reader of a row notes in it that its transaction
+-- has committed. If the page was last written before a checkpoint, and pages have checksums, Postgres logs the whole page
+-- then, as much again as its messages took. Before that checkpoint it logs nothing. So a backlog is read while it is new.
+-- p_after: the seq up to which an earlier call has read. Returns the seq up to which nothing is left to read now.
+-- Granted: admin
+create or replace function headrace_internal.set_hint_bits(p_stream int, p_after bigint) returns bigint
+language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
+declare
+    c_messages   constant int := 100000;
+    c_consumers  constant int := 100;       -- as many are asked how far they have read
+    v_stream     headrace_internal.streams;
+    v_after      bigint;
+    v_drawn      bigint;
+    v_read       record;
+begin
+    select * into v_stream from headrace_internal.streams where id = p_stream;
+    v_drawn := headrace_internal.last_drawn_seq(v_stream);
+    if not (current_setting('data_checksums')::bool or current_setting('wal_log_hints')::bool) then
+        return v_drawn;
+    end if;
+    select greatest(p_after, max(u.position)) into v_after
+        from (select id from headrace_internal.consumers where stream_id = p_stream limit c_consumers) as c
+        cross join lateral (
+            select position from headrace_internal.cursors where consumer_id = c.id order by version desc limit 1) as u;
+    if v_after >= v_drawn then
+        return v_drawn;
+    end if;
+    execute format('select count(*) as count, max(seq) as last from (select seq from %s where seq > $1 and seq <= $2 order by seq limit $3) as m',
+                   headrace_internal.table_of_range(v_stream, v_after + 1, v_drawn))
+        into v_read using v_after, v_drawn, c_messages;
+    return case when v_read.count < c_messages then v_drawn else v_read.last end;
 end $$;
 
 -- Return tables with constantly rewritten rows that have more dead rows than live ones. They are vacuumed without
