@@ -153,7 +153,8 @@ async def test_holes_are_kept_while_other_transactions_get_the_ids_of_a_dump(tmp
 async def waiting(database: store.Database, consumer: int) -> set[int]:
     """The messages that the consumer holds or that wait."""
     rows = await database.fetch(
-        """select unnest(seqs) as seq from headrace_internal.leases where consumer_id = $1
+        """select m.seq from headrace_internal.leases as l cross join headrace_internal.messages_of_lease(l) as m
+           where l.consumer_id = $1
            union select seq from headrace_internal.parked where consumer_id = $1
            union select seq from headrace_internal.tails where consumer_id = $1
            union select seq from headrace_internal.dead_letters where consumer_id = $1""",

@@ -55,7 +55,9 @@ class Settles:
 
 async def leased(app: App) -> set[int]:
     """The messages that leases hold. A crash would deliver these again."""
-    rows = await app.database.fetch("select unnest(seqs) as seq from headrace_internal.leases")
+    rows = await app.database.fetch(
+        "select m.seq from headrace_internal.leases as l cross join headrace_internal.messages_of_lease(l) as m"
+    )
     return {row["seq"] for row in rows}
 
 

@@ -76,8 +76,8 @@ begin
         'compacted', (select one_message_per_key from headrace_internal.streams where name = 'orders'),
         'cursor', (select to_json(u) from (select c.*, round(extract(epoch from due_floor)) as due, (select * from headrace_internal.cursor_holes(c)) as all_holes from headrace_internal.cursors as c
                    where consumer_id = (select id from headrace_internal.consumers where name = 'ship') order by version desc limit 1) as u),
-        'leases', (select coalesce(json_agg(json_build_object('id', lease_id, 'owner', owner, 'expires', round(extract(epoch from expires_at)), 'seqs', seqs,
-                          'hashes', hashes, 'held', held, 'lowest', lowest, 'attempts', attempts) order by lease_id), '[]') from headrace_internal.leases),
+        'leases', (select coalesce(json_agg(json_build_object('id', lease_id, 'owner', owner, 'expires', round(extract(epoch from expires_at)), 'seqs', array(select seq from headrace_internal.messages_of_lease(l)),
+                          'hashes', hashes, 'held', held, 'lowest', lowest, 'attempts', attempts) order by lease_id), '[]') from headrace_internal.leases as l),
         'acks', (select coalesce(json_agg(json_build_array(lease_id, seq) order by lease_id, seq), '[]') from headrace_internal.acks),
         -- The seqs of what the consumer's history says was acked, null without a history.
         'completed', (select (select coalesce(json_agg(c.lower >> 10 << 10 | m.place order by c.lower, m.place), '[]')

@@ -203,7 +203,8 @@ def prepared(server_dsn: str, name: str, plant: Plant | None = None) -> Iterator
             gate.rewrite_functions(connection)
             save(connection)
             found = connection.execute(
-                """select owner::text, lease_id, seqs from headrace_internal.leases order by lease_id desc"""
+                """select owner::text, lease_id, array(select seq from headrace_internal.messages_of_lease(l))
+                   from headrace_internal.leases as l order by lease_id desc"""
             ).fetchall()
         names = {owner_id(owner): owner for owner in ("ann", "bob")}
         yield State(name, dsn, {names[owner]: (lease, seqs) for owner, lease, seqs in found if owner in names})

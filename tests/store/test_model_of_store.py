@@ -446,7 +446,9 @@ class Consumer(RuleBasedStateMachine):
     def messages_in_flight_are_those_that_were_leased(self) -> None:
         rows = self.do(
             self.connection.fetch(
-                "select lease_id, seqs, held from headrace_internal.leases where consumer_id = $1", self.reader.id
+                """select lease_id, array(select seq from headrace_internal.messages_of_lease(l)) as seqs, held
+                   from headrace_internal.leases as l where consumer_id = $1""",
+                self.reader.id,
             )
         )
         assert {row["lease_id"]: sorted(row["seqs"]) for row in rows} == {

@@ -65,19 +65,19 @@ create table judge.service_rows (uid text not null, xid xid8 not null default pg
 _TRIGGERS = """
 create function judge.note_lease() returns trigger language plpgsql as $$
 begin
-    insert into judge.leased values (new.consumer_id, new.lease_id, new.owner, new.seqs, new.attempts);
+    insert into judge.leased values (new.consumer_id, new.lease_id, new.owner, array(select seq from headrace_internal.messages_of_lease(new)), new.attempts);
     return null;
 end $$;
 -- A hold has negated seqs. It keeps keys, and has no messages.
-create trigger judge_lease after insert on headrace_internal.leases for each row when (new.seqs[1] > 0) execute function judge.note_lease();
+create trigger judge_lease after insert on headrace_internal.leases for each row when (coalesce(new.seqs[1], 1) > 0) execute function judge.note_lease();
 
 create function judge.note_removal() returns trigger language plpgsql as $$
 declare
-    v_removed  bigint[] := old.seqs;
+    v_removed  bigint[] := array(select seq from headrace_internal.messages_of_lease(old));
     v_back     bigint[];
 begin
     if tg_op = 'UPDATE' then
-        v_removed := array(select unnest(old.seqs) except select unnest(new.seqs));
+        v_removed := array(select unnest(v_removed) except select seq from headrace_internal.messages_of_lease(new));
     end if;
     if v_removed = '{}' then
         return null;
@@ -86,7 +86,7 @@ begin
         select r.seq from unnest(v_removed) as r(seq)
         where exists (select from headrace_internal.parked as p where p.consumer_id = old.consumer_id and p.seq = r.seq)
            or exists (select from headrace_internal.tails as t where t.consumer_id = old.consumer_id and t.seq = r.seq)
-           or exists (select from headrace_internal.leases as l where l.consumer_id = old.consumer_id and r.seq = any (l.seqs)));
+           or exists (select from headrace_internal.leases as l where l.consumer_id = old.consumer_id and r.seq in (select m.seq from headrace_internal.messages_of_lease(l) as m)));
     if v_back <> '{}' then
         insert into judge.given_back values (old.consumer_id, old.lease_id, v_back, tg_op = 'DELETE');
         v_removed := array(select unnest(v_removed) except select unnest(v_back));
@@ -97,7 +97,7 @@ begin
     return null;
 end $$;
 create constraint trigger judge_removal after delete or update of seqs on headrace_internal.leases
-    deferrable initially deferred for each row when (old.seqs[1] > 0) execute function judge.note_removal();
+    deferrable initially deferred for each row when (coalesce(old.seqs[1], 1) > 0) execute function judge.note_removal();
 
 create function judge.note_ack() returns trigger language plpgsql as $$
 begin
@@ -125,7 +125,7 @@ declare
 begin
     perform from headrace_internal.leases where consumer_id = v_consumer and lease_id = any (p_leases) order by lease_id for key share;
     v_held := array(
-        select exists (select from headrace_internal.leases as l where l.consumer_id = v_consumer and l.lease_id = a.lease and a.seq = any (l.seqs))
+        select exists (select from headrace_internal.leases as l where l.consumer_id = v_consumer and l.lease_id = a.lease and a.seq in (select m.seq from headrace_internal.messages_of_lease(l) as m))
         from unnest(p_leases, p_seqs) with ordinality as a(lease, seq, place) order by place);
     insert into judge.effects values (v_consumer, p_worker, p_leases, p_seqs, p_uids, v_held);
     insert into judge.last_values

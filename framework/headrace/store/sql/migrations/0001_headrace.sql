@@ -200,7 +200,7 @@ create table headrace_internal.leases (
     expires_at   timestamptz not null,
     held         int not null,          -- the number of messages, so that counting needs no array
     lowest       bigint not null,       -- no message has a smaller seq
-    seqs         bigint[] not null,
+    seqs         bigint[],              -- null when they follow one another from the lowest on: headrace_internal.messages_of_lease
     hashes       bigint[] not null,     -- of the messages' keys, in the order of seqs
     attempts     int[],                 -- in that order. Null when each message is at its first attempt
     crashes      int[],                 -- in that order, how often in a row the worker died. Null when none did

@@ -165,7 +165,7 @@ begin
                 from (select * from headrace_internal.cursors where consumer_id = v_consumer.id order by version desc limit 1) as u
                 cross join lateral headrace_internal.cursor_holes(u) as h(holes)
                 cross join lateral (
-                    select coalesce(sum(l.held), 0) as held, count(distinct l.owner) as owners, min((select min(s) from unnest(l.seqs) as s)) as lowest
+                    select coalesce(sum(l.held), 0) as held, count(distinct l.owner) as owners, min((select min(m.seq) from headrace_internal.messages_of_lease(l) as m)) as lowest
                     from headrace_internal.leases as l where l.consumer_id = v_consumer.id and l.lease_id >= u.lease_floor) as l
                 cross join headrace_internal.count_messages(array[v_consumer.id], c_limit) as k;
             continue when not found;    -- the consumer was deleted

@@ -21,11 +21,11 @@ where (select headrace_granted.is_direct('consumers')) or s.id = any ((select he
 comment on view headrace.consumers is 'Consumers: how far they are, and their settings';
 
 create or replace view headrace.in_flight with (security_barrier) as
-select s.name as stream, c.name as consumer, m.seq, coalesce(m.attempt, 1) as attempt, l.owner, l.expires_at, l.consumer_id, l.lease_id
+select s.name as stream, c.name as consumer, m.seq, m.attempt, l.owner, l.expires_at, l.consumer_id, l.lease_id
 from headrace_internal.leases as l
 join headrace_internal.consumers as c on c.id = l.consumer_id
 join headrace_internal.streams as s on s.id = c.stream_id
-cross join unnest(l.seqs, l.attempts) as m(seq, attempt)
+cross join headrace_internal.messages_of_lease(l) as m
 where not exists (
     select from headrace_internal.acks as a where a.consumer_id = l.consumer_id and a.lease_id = l.lease_id and a.seq = m.seq)
   and ((select headrace_granted.is_direct('in_flight')) or s.id = any ((select headrace_granted.streams_of('observe'))::int[]));

@@ -95,7 +95,7 @@ begin
         from (select) as always
         left join headrace_internal.leases as l on l.consumer_id = p_consumer and l.owner = any (v_owners)
         left join lateral (
-            select array_agg(u.seq) as seqs, array_agg(u.hash) as hashes from unnest(l.seqs, l.hashes) as u(seq, hash)
+            select array_agg(u.seq) as seqs, array_agg(u.hash) as hashes from headrace_internal.messages_of_lease(l) as u
             where u.seq > 0 and not exists (
                 select from headrace_internal.acks as a
                 where a.consumer_id = p_consumer and a.lease_id = l.lease_id and a.seq = u.seq)) as m on true;

@@ -112,9 +112,9 @@ begin
     v_batch.version := p_consumer.version;
     if p_shares is null then
         v_batch.lease_id := headrace_internal.new_lease_id();
-        insert into headrace_internal.leases (consumer_id, lease_id, owner, since, expires_at, held, lowest, seqs, hashes)
+        insert into headrace_internal.leases (consumer_id, lease_id, owner, since, expires_at, held, lowest, hashes)     -- no seq is missing
             values (p_consumer.id, v_batch.lease_id, p_owner, p_now, p_now + p_consumer.ack_wait, v_batch.looked_at,
-                    v_batch.seqs[1], v_batch.seqs, v_read.hashes);
+                    v_batch.seqs[1], v_read.hashes);
     else
         v_batch.lease_ids := headrace_internal.lease_shares(p_consumer, v_batch.seqs, v_read.hashes, null, null, p_shares, v_batch.seqs[1], p_now);
         v_batch.lease_id := (select min(id) from unnest(v_batch.lease_ids) as id);

@@ -151,3 +151,11 @@ begin
     end if;
     return v_result;
 end $$;
+
+-- Return the messages of a lease, in its order. `attempt` and `crash`: see the columns of the table.
+create or replace function headrace_internal.messages_of_lease(p_lease headrace_internal.leases)
+returns table (seq bigint, hash bigint, attempt int, crash int, place bigint)
+language sql immutable as $$
+    select coalesce(m.seq, p_lease.lowest + m.place - 1), m.hash, coalesce(m.attempt, 1), coalesce(m.crash, 0), m.place
+    from unnest(p_lease.seqs, p_lease.hashes, p_lease.attempts, p_lease.crashes) with ordinality as m(seq, hash, attempt, crash, place)
+$$;

@@ -74,16 +74,16 @@ begin
     end if;
     -- Read the acks only now, in a statement that sees what was committed before the locks were granted.
     with ended as (
-        delete from headrace_internal.leases where consumer_id = p_consumer.id and lease_id = any (v_leases)
-        returning lease_id, owner, seqs, hashes, attempts, crashes, started
+        delete from headrace_internal.leases as l where consumer_id = p_consumer.id and lease_id = any (v_leases)
+        returning lease_id, owner, started, l as lease
     ), owners as (      -- no process has a share, and there may be many
         select o.owner, (select p.host || ':' || p.pid from headrace_internal.process_of_owner(o.owner) as p) as process
         from (select distinct owner from ended where owner <> headrace_internal.owner_of_share(lease_id)) as o
     ), held as (
-        select m.seq, m.hash, o.process, coalesce(m.attempt, 1) as attempt, coalesce(m.crash, 0) as crash,
-               coalesce(m.crash, 0) = 0 or coalesce(m.seq = any (ended.started), false) as counts
+        select m.seq, m.hash, o.process, m.attempt, m.crash,
+               m.crash = 0 or coalesce(m.seq = any (ended.started), false) as counts
         from ended left join owners as o using (owner)
-        cross join unnest(ended.seqs, ended.hashes, ended.attempts, ended.crashes) as m(seq, hash, attempt, crash)
+        cross join headrace_internal.messages_of_lease(ended.lease) as m
         where m.seq > 0     -- a hold has no messages, see check_in.sql
           and (ended.lease_id, m.seq) not in (select * from headrace_internal.acked_messages(p_consumer.id, v_leases))
     )

@@ -36,7 +36,7 @@ begin
     update headrace_internal.cancellations set ended_at = p_now, outcome = case when lease_id is null then 'cancelled' else 'finished' end
         where consumer_id = p_cursor.consumer_id and ended_at is null and seq <= p_cursor.position
           and not seq <@ (select * from headrace_internal.cursor_holes(p_cursor))
-          and seq not in (select unnest(l.seqs) from headrace_internal.leases as l
+          and seq not in (select m.seq from headrace_internal.leases as l cross join headrace_internal.messages_of_lease(l) as m
                           where l.consumer_id = p_cursor.consumer_id and l.lease_id >= p_cursor.lease_floor);
     return exists (select from headrace_internal.cancellations where consumer_id = p_cursor.consumer_id and ended_at is null);
 end $$;
@@ -121,7 +121,7 @@ begin
     insert into headrace_internal.cancellations as c (consumer_id, seq, requested_at, requested_by, lease_id, ended_at, outcome)
         select p_consumer, m.seq, p_now, coalesce(p_by, session_user),
                (select max(l.lease_id) from headrace_internal.leases as l
-                where m.state = 'stopping' and l.consumer_id = p_consumer and l.lease_id >= v_cursor.lease_floor and m.seq = any (l.seqs)),
+                where m.state = 'stopping' and l.consumer_id = p_consumer and l.lease_id >= v_cursor.lease_floor and m.seq in (select k.seq from headrace_internal.messages_of_lease(l) as k)),
                case when m.state = 'cancelled' then p_now end, case when m.state = 'cancelled' then 'cancelled' end
         from (select seq, 'cancelled' as state from unnest(cancelled) as seq
               union all select seq, 'stopping' from unnest(stopping) as seq

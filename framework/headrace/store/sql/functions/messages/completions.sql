@@ -121,14 +121,14 @@ begin
         end if;
     end if;
     select array_agg(row(
-               m.seq, coalesce(m.attempt, 1),
-               case when p_report.process is not null then coalesce(headrace_internal.seconds_at(p_report.whole_seconds, w.before + m.turn - 1), r.seconds)
+               m.seq, m.attempt,
+               case when p_report.process is not null then coalesce(headrace_internal.seconds_at(p_report.whole_seconds, w.before + m.place - 1), r.seconds)
                     when isfinite(l.since) then greatest(extract(epoch from p_now - l.since), 0) end,
                case when m.seq = any (p_report.expired) then 'expired' else 'acked' end)::headrace_internal.completed_message)
         into v_acked
         from headrace_internal.leases as l
         left join headrace_internal.reported_leases(p_whole, p_report) as w on w.lease_id = l.lease_id and w.count = l.held
-        cross join unnest(l.seqs, l.attempts) with ordinality as m(seq, attempt, turn)
+        cross join headrace_internal.messages_of_lease(l) as m
         left join unnest(p_report.seqs, p_report.seconds) as r(seq, seconds) on r.seq = m.seq
         where l.consumer_id = p_consumer and l.lease_id = any (v_whole || p_leases) and m.seq > 0   -- a hold has no messages
           and (l.lease_id = any (v_whole) or (l.lease_id, m.seq) in (select * from unnest(p_leases, p_seqs)))

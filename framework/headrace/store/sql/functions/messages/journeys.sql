@@ -39,9 +39,9 @@ begin
         from (
             select case when exists (
                        select from headrace_internal.acks as a where a.consumer_id = l.consumer_id and a.lease_id = l.lease_id and a.seq = p_seq)
-                   then 'ack' else 'lease' end as place, coalesce(m.attempt, 1) as attempts, l.since, l.expires_at as until, l.owner,
+                   then 'ack' else 'lease' end as place, m.attempt as attempts, l.since, l.expires_at as until, l.owner,
                    null::boolean as blocks, null as death, null::headrace_internal.failed_attempt as failure, 1 as rank
-            from headrace_internal.leases as l cross join unnest(l.seqs, l.attempts) as m(seq, attempt)
+            from headrace_internal.leases as l cross join headrace_internal.messages_of_lease(l) as m
             where l.consumer_id = p_consumer.id and l.lease_id >= p_cursor.lease_floor and l.lowest <= p_seq and m.seq = p_seq
             union all
             select 'parked', p.attempts, null, nullif(p.due_at, '-infinity'), null, null, null, p.failure, 2
@@ -84,7 +84,7 @@ language sql set enable_seqscan = off set enable_bitmapscan = off as $$
         select b.seq, 'letter' as place, 1 as rank from headrace_internal.first_blocking_of_key(p_consumer, p_hash, 0) as b(seq)
         union all
         select m.seq, 'lease', 2
-            from headrace_internal.leases as l cross join unnest(l.seqs, l.hashes) as m(seq, hash)
+            from headrace_internal.leases as l cross join headrace_internal.messages_of_lease(l) as m
             where l.consumer_id = p_consumer and l.lease_id >= p_cursor.lease_floor and l.lowest < p_seq and m.hash = p_hash and m.seq < p_seq
               and not exists (select from headrace_internal.acks as a
                               where a.consumer_id = l.consumer_id and a.lease_id = l.lease_id and a.seq = m.seq)

@@ -73,10 +73,10 @@ begin
     if 'in_flight' = any (v_states) then
         execute format($sql$
             select array(
-                select row('in_flight', m.seq, null, null, null, null, coalesce(m.attempt, 1), held.owner, held.lease_id, held.held, held.expires_at,
+                select row('in_flight', m.seq, null, null, null, null, m.attempt, l.owner, l.lease_id, l.held, l.expires_at,
                            null, null, null, null)::headrace_internal.peeked
-                from headrace_internal.leases as held cross join unnest(held.seqs, held.attempts) as m(seq, attempt)
-                where held.consumer_id = $1 and held.lease_id >= $2 and m.seq > $3 and m.seq < $4 order by m.seq %s limit $5)
+                from headrace_internal.leases as l cross join headrace_internal.messages_of_lease(l) as m
+                where l.consumer_id = $1 and l.lease_id >= $2 and m.seq > $3 and m.seq < $4 order by m.seq %s limit $5)
             $sql$, v_order)
             into v_found using p_consumer, v_cursor.lease_floor, p_after, v_below, p_limit;
         return query select * from headrace_internal.peek_seqs(v_stream, v_found);

@@ -165,7 +165,7 @@ create or replace function headrace_internal.later_in_flight(
 ) returns table (owner uuid, seq bigint, hash bigint)
 language sql stable as $$
     select l.owner, m.seq, m.hash
-    from headrace_internal.leases as l cross join unnest(l.seqs, l.hashes) as m(seq, hash)
+    from headrace_internal.leases as l cross join headrace_internal.messages_of_lease(l) as m
     join (select hash, min(first) as first from unnest(p_hashes, p_firsts) as b(hash, first) group by hash) as b on b.hash = m.hash and b.first < m.seq
     where p_consumer.ordered and not p_stream.one_message_per_key and l.consumer_id = p_consumer.id and l.lease_id >= p_floor
       and not exists (select from headrace_internal.acks as a

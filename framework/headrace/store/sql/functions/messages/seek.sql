@@ -101,13 +101,14 @@ begin
     perform from headrace_internal.leases where consumer_id = p_consumer.id order by lease_id for update;
     perform headrace_internal.end_cancellations(u, clock_timestamp())
         from (select * from headrace_internal.cursors where consumer_id = p_consumer.id order by version desc limit 1) as u;
-    v_leases := array(select lease_id from headrace_internal.leases where consumer_id = p_consumer.id and p_kept < any (seqs));
+    v_leases := array(select lease_id from headrace_internal.leases as l
+                      where consumer_id = p_consumer.id and exists (select from headrace_internal.messages_of_lease(l) as m where m.seq > p_kept));
     with ended as (
-        delete from headrace_internal.leases where consumer_id = p_consumer.id and lease_id = any (v_leases)
-        returning lease_id, seqs, hashes, attempts, crashes
+        delete from headrace_internal.leases as l where consumer_id = p_consumer.id and lease_id = any (v_leases)
+        returning lease_id, l as lease
     )
     select array_agg(headrace_internal.released(m.seq, m.hash, m.attempt, m.crash)) into v_held
-        from ended cross join unnest(ended.seqs, ended.hashes, ended.attempts, ended.crashes) as m(seq, hash, attempt, crash)
+        from ended cross join headrace_internal.messages_of_lease(ended.lease) as m
         where m.seq <= p_kept and (ended.lease_id, m.seq) not in (select * from headrace_internal.acked_messages(p_consumer.id, v_leases));
     perform headrace_internal.put_back(p_consumer, p_stream, v_held, clock_timestamp());
     perform headrace_internal.delete_ended_acks(p_consumer.id, v_leases);

@@ -72,8 +72,8 @@ begin
     "from" := v_cursor.position;
     "to" := coalesce(v_place, headrace_internal.last_message_seq(v_stream), 0);
     select count(*) as count, count(*) filter (where m.seq <= "to") as below into v_ending
-        from headrace_internal.leases as l cross join unnest(l.seqs) as m(seq)
-        where l.consumer_id = p_consumer and l.lease_id >= v_cursor.lease_floor and (not v_back or "to" < any (l.seqs))
+        from headrace_internal.leases as l cross join headrace_internal.messages_of_lease(l) as m
+        where l.consumer_id = p_consumer and l.lease_id >= v_cursor.lease_floor and (not v_back or exists (select from headrace_internal.messages_of_lease(l) as k where k.seq > "to"))
           and m.seq in (select * from headrace_internal.in_flight_seqs(p_consumer, v_cursor.lease_floor));
     in_flight := v_ending.count;
     skipped := 0;

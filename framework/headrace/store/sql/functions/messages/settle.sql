@@ -75,13 +75,13 @@ begin
             select lease_id, seq, coalesce(failure ->> 'kind', 'ack') as outcome, failure
             from unnest(p_leases, p_seqs, p_failures) as a(lease_id, seq, failure)
         ), locked as materialized (
-            select l.lease_id, l.since, l.seqs, l.hashes, l.attempts, l.crashes from headrace_internal.leases as l
+            select l.lease_id, l.since, l as lease from headrace_internal.leases as l
             where l.consumer_id = p_consumer and l.lease_id = any (p_leases)
         ), held as materialized (
-            select l.lease_id, m.seq, m.hash, coalesce(m.attempt, 1) as attempt, coalesce(m.crash, 0) as crash, m.place,
+            select l.lease_id, m.seq, m.hash, m.attempt, m.crash, m.place,
                    a.outcome, a.failure, k.seq is not null as acked
             from locked as l
-            cross join unnest(l.seqs, l.hashes, l.attempts, l.crashes) with ordinality as m(seq, hash, attempt, crash, place)
+            cross join headrace_internal.messages_of_lease(l.lease) as m
             left join asked as a on a.lease_id = l.lease_id and a.seq = m.seq
             left join headrace_internal.acked_messages(p_consumer, p_leases) as k on k.lease_id = l.lease_id and k.seq = m.seq
         ), kept as materialized (
@@ -198,11 +198,11 @@ begin
         where consumer_id = p_consumer and lease_id >= v_floor and owner in (p_owner, headrace_internal.repeating_owner(p_owner)) and lease_id <> all (p_known)
         order by lease_id for update);
     with ended as (
-        delete from headrace_internal.leases where consumer_id = p_consumer and lease_id = any (v_leases)
-        returning lease_id, seqs, hashes, attempts, crashes
+        delete from headrace_internal.leases as l where consumer_id = p_consumer and lease_id = any (v_leases)
+        returning lease_id, l as lease
     )
     select array_agg(headrace_internal.released(m.seq, m.hash, m.attempt, m.crash)) into v_lost
-        from ended cross join unnest(ended.seqs, ended.hashes, ended.attempts, ended.crashes) as m(seq, hash, attempt, crash)
+        from ended cross join headrace_internal.messages_of_lease(ended.lease) as m
         where m.seq > 0 and (ended.lease_id, m.seq) not in (select * from headrace_internal.acked_messages(p_consumer, v_leases));
     perform headrace_internal.delete_ended_acks(p_consumer, v_leases);
     if v_lost is not null then

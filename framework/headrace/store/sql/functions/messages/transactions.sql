@@ -57,7 +57,7 @@ begin
         -- refuses a message that was acked before, and waits for a transaction that is acking it.
         insert into headrace_internal.acks (consumer_id, lease_id, seq)
             select p_consumer, p_leases[1], p_seqs[1] from headrace_internal.leases
-            where consumer_id = p_consumer and lease_id = p_leases[1] and expires_at > p_now and p_seqs[1] = any (seqs)
+            where consumer_id = p_consumer and lease_id = p_leases[1] and expires_at > p_now and (p_seqs[1] = any (seqs) or seqs is null and p_seqs[1] >= lowest and p_seqs[1] < lowest + held)
               and (p_timeline is null or p_timeline = (
                   select headrace_internal.fence_identity(id, xmin, p_timeline) from headrace_internal.history order by id limit 1))
             for key share
@@ -90,13 +90,13 @@ begin
     end if;
     begin       -- a subtransaction costs less than ON CONFLICT DO NOTHING for each of many rows
         with locked as materialized (
-            select lease_id, seqs from headrace_internal.leases
+            select l.lease_id, l as lease from headrace_internal.leases as l
             where consumer_id = p_consumer and lease_id = any (p_leases) and expires_at > p_now
             order by lease_id for key share
         )
         insert into headrace_internal.acks (consumer_id, lease_id, seq)
             select distinct p_consumer, lease_id, seq from unnest(p_leases, p_seqs) as asked(lease_id, seq)
-            where (lease_id, seq) in (select lease_id, unnest(seqs) from locked)
+            where (lease_id, seq) in (select l.lease_id, m.seq from locked as l cross join headrace_internal.messages_of_lease(l.lease) as m)
             order by lease_id, seq;     -- so that two transactions with the same messages don't deadlock
         get diagnostics v_count = row_count;
     exception when unique_violation then
@@ -106,8 +106,8 @@ begin
         perform headrace_internal.raise_lease_lost(coalesce((
             select min(seq) from unnest(p_leases, p_seqs) as asked(lease_id, seq)
             where v_count = 0 and (lease_id, seq) in (select * from headrace_internal.acked_messages(p_consumer, p_leases))
-               or (lease_id, seq) not in (select lease_id, unnest(seqs) from headrace_internal.leases
-                                          where consumer_id = p_consumer and lease_id = any (p_leases))), p_seqs[1]));
+               or (lease_id, seq) not in (select l.lease_id, m.seq from headrace_internal.leases as l cross join headrace_internal.messages_of_lease(l) as m
+                                          where l.consumer_id = p_consumer and l.lease_id = any (p_leases))), p_seqs[1]));
     end if;
 end $$;
 
@@ -128,7 +128,7 @@ $$;
 -- Return the seqs of the messages that are leased and not acked.
 create or replace function headrace_internal.in_flight_seqs(p_consumer int, p_floor bigint) returns setof bigint
 language sql stable as $$
-    select m.seq from headrace_internal.leases as l cross join unnest(l.seqs) as m(seq)
+    select m.seq from headrace_internal.leases as l cross join headrace_internal.messages_of_lease(l) as m
     where l.consumer_id = p_consumer and l.lease_id >= p_floor
       and not exists (select from headrace_internal.acks as a
                       where a.consumer_id = l.consumer_id and a.lease_id = l.lease_id and a.seq = m.seq)

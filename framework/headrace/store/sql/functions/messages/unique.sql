@@ -58,7 +58,8 @@ begin
                      union all
                      (select unnest(v_stored) where p_unique_while = 'pending'
                       intersect
-                      select unnest(seqs) from headrace_internal.leases where consumer_id = c.id and lease_id >= u.lease_floor
+                      select m.seq from headrace_internal.leases as l cross join headrace_internal.messages_of_lease(l) as m
+                      where l.consumer_id = c.id and l.lease_id >= u.lease_floor
                       except
                       select seq from headrace_internal.acks where consumer_id = c.id and lease_id >= u.lease_floor)) as held,
                array(select m from unnest(v_live) as m

@@ -41,7 +41,7 @@ begin
             execute format($sql$
                 with waiting as materialized (
                     (select m.seq, m.hash
-                     from headrace_internal.leases as l cross join unnest(l.seqs, l.hashes) as m(seq, hash)
+                     from headrace_internal.leases as l cross join headrace_internal.messages_of_lease(l) as m
                      where l.consumer_id = $1.consumer_id and l.lease_id >= $1.lease_floor and m.seq > 0 limit $2)
                     union all
                     (select seq, key_hash from headrace_internal.parked
