@@ -7,6 +7,7 @@ would cost less, and then it plans at each call, which can take longer than all 
 from __future__ import annotations
 
 import asyncio
+import random
 import re
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -139,11 +140,18 @@ async def lease_one(reader: Reader, _: Any) -> Awaitable[Any]:
     return reader.lease(limit=1)
 
 
+async def lease_large(reader: Reader, _: Any) -> Awaitable[Any]:
+    count = 40
+    await reader.seek(await reader.executor.fetchval("select max(seq) from headrace_streams.orders"))
+    await publish(reader.executor, *map(str, range(count)), filler=random.Random(1).randbytes(10_000).hex())
+    return reader.lease(limit=count)
+
+
 @pytest.mark.parametrize(
     ("ready", "most"),
     [
         (ack_one, 0), (ack_many, 0), (settle_leases, 0), (settle_messages, 0), (extend, 0), (mark_started, 0), (publish_one, 0),
-        (publish_many, 0), (lease, 1), (lease_one, 1),
+        (publish_many, 0), (lease, 1), (lease_one, 1), (lease_large, 1),
     ],
 )  # fmt: skip
 async def test_a_call_keeps_its_plans_in_a_database_with_statistics(

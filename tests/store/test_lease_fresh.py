@@ -15,6 +15,10 @@ from tests.support.readers import publish
 pytestmark = pytest.mark.asyncio
 
 
+LARGE = "".join(random.Random(1).choices("abcdefghijklmnopqrstuvwxyz", k=20_000))
+"""A text that makes a payload large, although it is compressed."""
+
+
 async def cursor(database: store.Database) -> dict[str, int]:
     row = await database.fetchrow(
         "select version, position, parked_floor, lease_floor >> 20 as lease_floor, settled"
@@ -219,6 +223,40 @@ async def test_a_seq_that_is_missing_in_a_backlog_is_a_hole(
     assert (await reader.lease("ann", limit)).seqs == [41]
 
 
+@pytest.mark.parametrize("filler", ["", LARGE], ids=["small", "large"])
+@pytest.mark.parametrize("limit", [6, 50])
+async def test_a_batch_ends_before_a_seq_that_is_missing(
+    database: store.Database, declare: Declare, connect: Connect, filler: str, limit: int
+) -> None:
+    """It mostly commits before the next call. Then it is no hole, which would have to be searched."""
+    reader = await declare()
+    await publish(database, *(f"k.{number}" for number in range(40)), filler=filler)
+    await reader.drain("ann", 40)
+    connection = await connect()
+    async with connection.transaction():
+        await publish(database, *"abc", filler=filler)
+        await publish(connection, "late", filler=filler)
+        await publish(database, *"de", filler=filler)
+        batch = await reader.lease("ann", limit)
+        assert (batch.seqs, batch.more, len(batch.data)) == ([41, 42, 43], True, 3)
+    assert (await reader.lease("ann", limit)).seqs == [44, 45, 46]
+    assert await database.fetchval("select holes from headrace_internal.cursors order by version desc limit 1") == []
+
+
+@pytest.mark.parametrize("filler", ["", LARGE], ids=["small", "large"])
+async def test_a_seq_that_is_missing_among_the_first_half_is_a_hole(
+    database: store.Database, declare: Declare, connect: Connect, filler: str
+) -> None:
+    reader = await declare()
+    connection = await connect()
+    async with connection.transaction():
+        await publish(database, "a", filler=filler)
+        await publish(connection, "late", filler=filler)
+        await publish(database, *"bc", filler=filler)
+        assert (await reader.lease()).seqs == [1, 3, 4]
+    assert (await reader.lease()).seqs == [2]
+
+
 async def test_one_message_waits_for_its_key(database: store.Database, declare: Declare) -> None:
     reader = await declare()
     await publish(database, *"aab")
@@ -317,7 +355,7 @@ async def test_many_messages_are_left_out_if_they_are_cached(database: store.Dat
 async def test_large_payloads_of_many_messages_are_delivered(database: store.Database, declare: Declare) -> None:
     reader = await declare()
     await publish(database, *(f"k.{number}" for number in range(45)))
-    await publish(database, "large", filler="".join(random.Random(1).choices("abcdefghijklmnopqrstuvwxyz", k=20_000)))
+    await publish(database, "large", filler=LARGE)
     batch = await reader.lease("ann", 60)
     assert batch.seqs == list(range(1, 47))
     assert len(batch.data[-1]) > 20_000

@@ -48,7 +48,7 @@ async def test_a_stream_with_one_message_per_key_has_none(database: store.Databa
     "change",
     [
         'drop function headrace_streams."read.1"',
-        """create or replace function headrace_streams."read.1"(text, bigint, int, int8multirange)
+        """create or replace function headrace_streams."read.1"(text, bigint, int, int8multirange, bigint)
            returns headrace_internal.fresh_messages language plpgsql as 'begin return null; end'""",
     ],
 )

@@ -298,10 +298,10 @@ begin
     -- Mostly nothing is in the way of the messages that follow the cursor.
     if v_cursor.holes = '{}' and v_cursor.frozen = '{}' and v_cursor.replay_floor is null and v_consumer.rate_limit is null
        and not headrace_internal.must_tend_mark(v_cursor.position, v_cursor.settled, v_cursor.mark_stamp, v_cursor.mark)
-       and least(p_bounds.messages, v_last_drawn - v_cursor.position) * headrace_internal.small_payload() <= p_bounds.bytes
+       and v_last_drawn is not null
        and (v_last_drawn <= v_cursor.position
             or v_consumer.condition = 'true' and not v_stream.one_message_per_key and v_cursor.parked_room > 0) then
-        v_fresh_batch := headrace_internal.lease_fresh(v_consumer, v_cursor, p_owner, p_bounds.messages, p_shares, p_cached, v_last_drawn, p_now);
+        v_fresh_batch := headrace_internal.lease_fresh(v_consumer, v_cursor, p_owner, p_bounds, p_shares, p_cached, v_last_drawn, p_now);
         if v_fresh_batch.version is not null then
             v_fresh_batch.history := v_batch.history;
             v_fresh_batch.timeline := v_batch.timeline;

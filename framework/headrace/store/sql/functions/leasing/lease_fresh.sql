@@ -1,10 +1,10 @@
 -- lease_fresh: lease the messages that follow the cursor, while nothing is in the way.
 --
 -- It does what headrace_internal.lease does, in fewer steps, and it is tried first. It leases only if there is no hole, no
--- message that is parked or blocks its key, no lease that has expired, no seq that is missing, and no large payload.
--- Otherwise it writes nothing and returns a batch without a version, and headrace_internal.lease continues. It ends before
--- the first message that must wait for another one of its key. If that leaves less than half of the messages, it leases
--- nothing, and headrace_internal.lease parks those that wait.
+-- message that is parked or blocks its key, and no lease that has expired. Otherwise it writes nothing and returns a
+-- batch without a version, and headrace_internal.lease continues. It ends before the first message that must wait for another
+-- one of its key, and before the first seq that is missing, which mostly commits before the next call. If that leaves
+-- less than half of the messages, it leases nothing, and headrace_internal.lease parks those that wait, and notes the hole.
 --
 -- The order of the reads is the same: the last seq that was drawn, then the leases with their keys and the parked messages,
 -- here in one snapshot, then the fresh messages.
@@ -28,7 +28,7 @@ $$;
 
 -- The parameters: see headrace_internal.lease.
 create or replace function headrace_internal.lease_fresh(
-    p_consumer headrace_internal.consumers, p_cursor headrace_internal.cursors, p_owner uuid, p_limit int, p_shares int[],
+    p_consumer headrace_internal.consumers, p_cursor headrace_internal.cursors, p_owner uuid, p_bounds headrace_internal.lease_bounds, p_shares int[],
     p_cached int8multirange, p_last_drawn bigint, p_now timestamptz
 ) returns headrace_internal.batch
 language plpgsql as $$
@@ -38,6 +38,7 @@ declare
     v_room    int;
     v_read    headrace_internal.fresh_messages;
     v_count   int;
+    v_bytes   bigint;
     v_first   int;
     v_batch   headrace_internal.batch;
 begin
@@ -53,15 +54,15 @@ begin
                    extract(epoch from min(expires_at) - p_now)::float8 as due_in, max(expires_at) as latest
             from headrace_internal.leases where consumer_id = p_consumer.id and lease_id >= p_cursor.lease_floor) as l
         left join (
-            select g.relation, g.upper, to_regproc(headrace_internal.reader_name(g.stream_id)) as reader
+            select g.relation, g.upper, to_regprocedure(headrace_internal.reader_signature(g.stream_id)) as reader
             from headrace_internal.segments as g
             where g.stream_id = p_consumer.stream_id and g.lower <= p_cursor.position + 1
-              and coalesce(g.upper > least(p_last_drawn, p_cursor.position + p_limit), true)
+              and coalesce(g.upper > least(p_last_drawn, p_cursor.position + p_bounds.messages), true)
             order by g.lower desc limit 1) as s on true;
     if v_state.parked is not null or v_state.due_in <= 0 or headrace_internal.is_ahead(v_state.latest - p_consumer.longest_wait, p_now) then
         return null;
     end if;
-    v_room := least(p_limit, p_consumer.max_ack_pending - v_state.held);
+    v_room := least(p_bounds.messages, p_consumer.max_ack_pending - v_state.held);
     if p_last_drawn <= p_cursor.position or v_room <= 0 then
         -- Nothing is written. But the next calls must not walk many dead rows, so the floors rise from time to time.
         if v_room > 0 and (coalesce(v_state.lowest, p_cursor.position) - p_cursor.parked_floor >= c_lag
@@ -74,35 +75,40 @@ begin
         return null;
     end if;
     v_count := least(v_room, p_last_drawn - p_cursor.position);
-    if v_count > headrace_internal.few_messages() then
-        if (select pg_relation_size(reltoastrelid) > 0 from pg_class where oid = v_state.relation::regclass) then
-            return null;
-        end if;
+    if v_count * headrace_internal.small_payload() > p_bounds.bytes then
+        v_bytes := p_bounds.bytes;
+    elsif v_count > headrace_internal.few_messages() then
+        v_bytes := (select p_bounds.bytes from pg_class where oid = v_state.relation::regclass and pg_relation_size(reltoastrelid) > 0);
     end if;
 
-    v_read := headrace_internal.read_fresh(v_state.reader, v_state.relation, p_cursor.position, v_room, p_cached);
-    if v_read.seqs is null then
+    v_read := headrace_internal.read_fresh(v_state.reader, v_state.relation, p_cursor.position, v_room, p_cached, v_bytes);
+    if not v_read.whole then
+        v_read := headrace_internal.read_fresh(v_state.reader, v_state.relation, p_cursor.position, v_room, p_cached, p_bounds.bytes);
+    end if;
+    if v_read.found = 0 then
         -- The seqs were drawn by transactions that have not committed. But there may be messages in later segments.
         return case when coalesce(v_state.upper > p_last_drawn, true) then headrace_internal.empty_batch(p_consumer.version, v_state.due_in) end;
     end if;
-    v_batch.looked_at := cardinality(v_read.seqs);
-    -- A seq that is missing was drawn by a transaction that has not committed: it becomes a hole.
-    if not v_read.whole or v_read.seqs[v_batch.looked_at] > p_cursor.position + v_batch.looked_at or headrace_internal.may_expire(v_read.headers) then
-        return null;
+    v_batch.looked_at := coalesce(cardinality(v_read.seqs), 0);
+    if v_read.seqs[v_batch.looked_at] > p_cursor.position + v_batch.looked_at then
+        v_batch.looked_at := (select min(place) - 1 from unnest(v_read.seqs) with ordinality as s(seq, place) where seq > p_cursor.position + place);
     end if;
-    v_batch.more := v_batch.looked_at >= v_room;
-    v_batch.due_in := headrace_internal.seconds_until_more(v_state.due_in, v_batch.looked_at < v_count);
     if p_consumer.ordered and (v_state.busy is not null or p_shares is not null) then
         v_first := headrace_internal.first_waiting(v_read.hashes, v_state.busy, p_shares is not null);
-        if v_first is not null then
-            if v_first * 2 <= v_batch.looked_at + 1 then
-                return null;
-            end if;
-            v_batch.looked_at := v_first - 1;
-            v_batch.more := true;
-            v_read := row(v_read.seqs[:v_first - 1], v_read.hashes[:v_first - 1], v_read.keys[:v_first - 1], v_read.data[:v_first - 1],
-                          v_read.headers[:v_first - 1], v_read.created_at[:v_first - 1], true);
-        end if;
+        v_batch.looked_at := least(v_batch.looked_at, v_first - 1);
+    end if;
+    if v_batch.looked_at = 0 or v_batch.looked_at * 2 < v_read.found and not v_read.full_up or headrace_internal.may_expire(v_read.headers) then
+        return null;
+    end if;
+    v_batch.more := v_read.found >= v_room or v_batch.looked_at < v_read.found;
+    v_batch.due_in := headrace_internal.seconds_until_more(v_state.due_in, v_batch.looked_at < v_count and not v_batch.more);
+    if v_batch.looked_at < cardinality(v_read.seqs) then
+        v_read.seqs := v_read.seqs[:v_batch.looked_at];
+        v_read.hashes := v_read.hashes[:v_batch.looked_at];
+        v_read.keys := v_read.keys[:v_batch.looked_at];
+        v_read.data := v_read.data[:v_batch.looked_at];
+        v_read.headers := v_read.headers[:v_batch.looked_at];
+        v_read.created_at := v_read.created_at[:v_batch.looked_at];
     end if;
     v_batch.seqs := v_read.seqs;
     v_batch.keys := v_read.keys;

@@ -13,7 +13,9 @@
 create type headrace_internal.fresh_messages as (
     seqs bigint[], hashes bigint[],
     keys text[], data json[], headers json[], created_at timestamptz[],     -- null for those that the caller has cached
-    whole  boolean      -- whether no payload is large. Large ones are left out, so that none is read
+    found  int,         -- number of messages that were there, also of those that were not read
+    whole  boolean,     -- whether no payload is large. Large ones are left out, so that none is read. True if bytes are counted
+    full_up boolean     -- whether the limit of bytes ended the read
 );
 
 -- The largest size of a payload that is small: a message that fits a page as it is delivered is not moved to the TOAST table.
@@ -28,21 +30,34 @@ language sql immutable as $$
 $$;
 
 -- Return the statement that reads messages. $1: this segment. $2: the seq above which to read. $3: the largest number of
--- messages. $4: the seqs that the caller has cached. Its result is one row of fresh_messages.
-create or replace function headrace_internal.fresh_query(p_relation text) returns text
+-- messages. $4: the seqs that the caller has cached. $5: the largest number of bytes, as in headrace_internal.read_request. Its
+-- result is one row of fresh_messages.
+--
+-- p_counts: count the bytes, and read up to the first seq that is missing. For small payloads that would cost half of the
+-- time of a large batch.
+create or replace function headrace_internal.fresh_query(p_relation text, p_counts boolean) returns text
 language sql immutable as $f$
-    select $sql$
+    select format(case when p_counts then $sql$
+        select array_agg(seq) filter (where fits), array_agg(hash) filter (where fits), array_agg(case when not known then key end) filter (where fits),
+               array_agg(case when not known then data end) filter (where fits), array_agg(case when not known then headers end) filter (where fits),
+               array_agg(case when not known then created_at end) filter (where fits), count(*)::int, true, coalesce(bool_or(bytes_before >= $5), false)
+        from (select *, seq = $2 + 1 + count(*) over earlier and coalesce(sum(bytes) over earlier, 0) < $5 as fits, sum(bytes) over earlier as bytes_before
+              from (select seq, key, data, headers, created_at, hashtextextended(key, 0) as hash, coalesce(seq <@ $4, false) as known,
+                           %2$s as bytes from %1$s where seq > $2 order by seq limit $3) as m
+              window earlier as (order by seq rows between unbounded preceding and 1 preceding)) as m
+        $sql$ else $sql$
         select array_agg(seq), array_agg(hash), array_agg(case when not known then key end), array_agg(case when small and not known then data end),
                array_agg(case when small and not known then headers end), array_agg(case when not known then created_at end),
-               coalesce(bool_and(small or known), true)
+               count(*)::int, coalesce(bool_and(small or known), true), false
         from (select seq, key, data, headers, created_at, hashtextextended(key, 0) as hash, coalesce(seq <@ $4, false) as known,
-                     $sql$ || headrace_internal.has_small_payload() || ' as small from ' || p_relation || ' where seq > $2 order by seq limit $3) as m'
+                     %2$s as small from %1$s where seq > $2 order by seq limit $3) as m
+        $sql$ end, p_relation, case when p_counts then headrace_internal.payload_bytes() else headrace_internal.has_small_payload() end)
 $f$;
 
--- The name of the function that reads a stream.
-create or replace function headrace_internal.reader_name(p_stream int) returns text
+-- The signature of the function that reads a stream.
+create or replace function headrace_internal.reader_signature(p_stream int) returns text
 language sql immutable as $$
-    select 'headrace_streams."read.' || p_stream::text || '"'
+    select 'headrace_streams."read.' || p_stream::text || '"(text, bigint, int, int8multirange, bigint)'
 $$;
 
 -- Create or replace the function that reads a stream's last segments, unless it is as it should be. It belongs to the owner
@@ -50,19 +65,20 @@ $$;
 create or replace function headrace_internal.create_reader(p_stream int) returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
-    c_segments  constant int := 8;      -- mostly four are created ahead
-    v_name      constant text := headrace_internal.reader_name(p_stream);
-    v_body      text;
+    c_segments   constant int := 8;      -- mostly four are created ahead
+    v_signature  constant text := headrace_internal.reader_signature(p_stream);
+    v_body       text;
 begin
     select format(E'begin\n%s    end if;\n    return null;\nend ', string_agg(
-               format(E'    %s $1 = %L then\n    return (select row(m.*)::headrace_internal.fresh_messages from (%s) as m);\n',
-                      case when place = 1 then 'if' else 'elsif' end, relation, headrace_internal.fresh_query(relation)), '' order by place))
+               format(E'    %s $1 = %L and $5 %s null then\n    return (select row(m.*)::headrace_internal.fresh_messages from (%s) as m);\n',
+                      case when place = 1 then 'if' else 'elsif' end, relation, case when counts then 'is not' else 'is' end, headrace_internal.fresh_query(relation, counts)),
+               '' order by place))
         into v_body
-        from (select relation, row_number() over (order by lower desc) as place from headrace_internal.segments
-              where stream_id = p_stream order by lower desc limit c_segments) as l having count(*) > 0;
-    if (select prosrc from pg_proc where oid = to_regproc(v_name)) is distinct from v_body then
-        execute format('create or replace function %s(text, bigint, int, int8multirange) returns headrace_internal.fresh_messages
-                        language plpgsql as %L', v_name, v_body);
+        from (select relation, counts, row_number() over (order by lower desc, counts) as place
+              from (select relation, lower from headrace_internal.segments where stream_id = p_stream order by lower desc limit c_segments) as l
+              cross join (values (false), (true)) as c(counts)) as l having count(*) > 0;
+    if (select prosrc from pg_proc where oid = to_regprocedure(v_signature)) is distinct from v_body then
+        execute format('create or replace function %s returns headrace_internal.fresh_messages language plpgsql as %L', v_signature, v_body);
     end if;
 end $$;
 
@@ -70,7 +86,7 @@ end $$;
 create or replace function headrace_internal.drop_reader(p_stream int) returns void
 language plpgsql as $$
 begin
-    execute format('drop function if exists %s(text, bigint, int, int8multirange)', headrace_internal.reader_name(p_stream));
+    execute format('drop function if exists %s', headrace_internal.reader_signature(p_stream));
 end $$;
 
 -- The streams that exist already.
@@ -80,19 +96,22 @@ begin
 end $$;
 
 -- Read fresh messages from a segment. The parameters: see headrace_internal.fresh_query. p_reader: the function of the
--- stream, null if there is none.
+-- stream, null if there is none. p_bytes: null to read small payloads only, and to count no bytes.
 create or replace function headrace_internal.read_fresh(
-    p_reader regproc, p_relation text, p_position bigint, p_limit int, p_cached int8multirange
+    p_reader regprocedure, p_relation text, p_position bigint, p_limit int, p_cached int8multirange, p_bytes bigint
 ) returns headrace_internal.fresh_messages
 language plpgsql as $$
 declare
     v_read  headrace_internal.fresh_messages;
 begin
     if has_function_privilege(p_reader, 'execute') then
-        execute format('select * from %s($1, $2, $3, $4)', p_reader) into v_read using p_relation, p_position, p_limit, p_cached;
+        -- A function in the FROM clause would have its result copied into a table.
+        execute format('select (r).* from (select %s($1, $2, $3, $4, $5) as r) as called', p_reader::regproc)
+            into v_read using p_relation, p_position, p_limit, p_cached, p_bytes;
     end if;
     if v_read.whole is null then
-        execute headrace_internal.fresh_query(p_relation) into v_read using p_relation, p_position, p_limit, p_cached;
+        execute headrace_internal.fresh_query(p_relation, p_bytes is not null)
+            into v_read using p_relation, p_position, p_limit, p_cached, p_bytes;
     end if;
     return v_read;
 end $$;
