@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from headrace.server.data_plane.bodies import RECEIVE_PARAMETERS
+from headrace.server.data_plane.delivery_bodies import RECEIVE_PARAMETERS
 from headrace.server.dialects import consume, pull
 from headrace.server.dialects.consume import Consume
 from headrace.server.dialects.operations import Operations

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from headrace.server.access.effects import effect
-from headrace.server.data_plane.bodies import (
-    encode_deliveries,
-    read_receive,
-)
+from headrace.server.data_plane.delivery_bodies import encode_deliveries, read_receive
 from headrace.server.dialects.operations import Operations
 from headrace.server.http import Endpoint, Request, Response
 
@@ -61,8 +58,7 @@ class Streams:
     async def receive(self, request: Request) -> Response | None:
         """`GET` or `POST …/consumers/{c}/receive`, and `POST …/consumers/{c}/messages`."""
         consumer = await self._operations.consumer(request)
-        batch_size, wait_for = read_receive(request.body, request.query_string)
-        share = await self._operations.receive(request, consumer, batch_size, wait_for)
+        share = await self._operations.receive(request, consumer, read_receive(request.body, request.query_string))
         return None if share is None else Response(200, encode_deliveries(share))
 
     @effect("deliver")

@@ -50,7 +50,7 @@ EXAMPLES: dict[tuple[str, str], Any] = {
     },
     ("patch", _CONSUMER): {"max_ack_pending": 500},
     ("put", _CONSUMER): {"max_ack_pending": 500},
-    ("post", f"{_CONSUMER}/receive"): {"batch_size": 10, "wait_for": "5s"},
+    ("post", f"{_CONSUMER}/receive"): {"batch_size": 10, "wait_for": "5s", **_ACK_IDS},
     ("post", f"{_CONSUMER}/messages"): {"batch_size": 10},
     ("post", f"{_CONSUMER}/ack"): _ACK_IDS,
     ("post", f"{_CONSUMER}/nack"): {**_ACK_IDS, "delay_ms": 5000, "error": "the warehouse is closed"},

@@ -1,4 +1,4 @@
-"""Request and answer bodies of the data plane, with their checks.
+"""Bodies of publish requests, with their checks, and messages as answers show them.
 
 The data of a message is taken from the request and put into the answer as the JSON text that it is. It is not decoded in
 between.
@@ -7,38 +7,25 @@ between.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 from datetime import datetime
-from functools import lru_cache
 from operator import attrgetter
 from typing import Any, TypeVar
 
 import msgspec
 
-from headrace.model.durations import seconds
-from headrace.model.errors import ConfigurationError, InvalidInput
+from headrace.model.errors import InvalidInput
 from headrace.model.keys import check_key
 from headrace.model.messages import payloads
 from headrace.model.messages.payloads import RESERVED_MESSAGE_IDS
 from headrace.model.messages.publish_options import PLAIN, PublishOptions
 from headrace.model.settings import Setting, amount, settings_of
-from headrace.server.data_plane.bounds import MAX_PUBLISHED, MAX_RECEIVED, MAX_SETTLED, MAX_WAIT
+from headrace.server.data_plane.bounds import MAX_PUBLISHED
 from headrace.server.data_plane.publish_batching import Incoming
-from headrace.server.data_plane.receive_request import Share
-from headrace.server.errors import Problem, invalid
-from headrace.server.http import parameters
+from headrace.server.errors import invalid_value
 
 T = TypeVar("T", bound=msgspec.Struct)
 
-RECEIVE_PARAMETERS = ("batch_size", "max_batch_size", "wait_for")
-"""Query parameters of a receive request."""
-
-_INTEGER = re.compile(r"[+-]?[0-9]{1,9}")
-_BATCH_SIZES = f"Give a whole number that is at least 1 and at most {MAX_RECEIVED:,}."
-
-_OTHER_MARKS = 100
-"""More quotation marks than a settle request has besides those of its ids."""
 
 _NULL = msgspec.Raw(b"null")
 _MISSING = msgspec.Raw()
@@ -77,35 +64,6 @@ class Publish(msgspec.Struct, kw_only=True):
     headers: msgspec.Raw = _NULL
 
 
-class Receive(msgspec.Struct, forbid_unknown_fields=True):
-    """A receive request.
-
-    `batch_size`, or `max_batch_size`, limits the number of messages. `wait_for` is the wait for the first one, in
-    milliseconds or as text such as "60s".
-    """
-
-    batch_size: int = 1
-    wait_for: float | str = 0
-    max_batch_size: int | None = None
-
-
-class Settle(msgspec.Struct, forbid_unknown_fields=True):
-    """The messages to ack, nack or extend. `ack_ids` and `ack_tokens` are synonyms."""
-
-    ack_ids: list[str] | None = None
-    ack_tokens: list[str] | None = None
-    strict: bool = False
-
-
-class Nack(Settle, forbid_unknown_fields=True):
-    """The messages that failed, the delay until their next attempt, and the error. `snooze`: nothing has
-    failed, and the attempt doesn't count."""
-
-    delay_ms: float | None = None
-    error: str | None = None
-    snooze: bool = False
-
-
 class WireMessage(msgspec.Struct):
     """A delivered message."""
 
@@ -118,19 +76,6 @@ class WireMessage(msgspec.Struct):
     updated_at: datetime
     attempt: int
     expires_at: datetime | msgspec.UnsetType = msgspec.UNSET
-
-
-class Delivery(msgspec.Struct):
-    """A message, and the id to ack it by."""
-
-    ack_id: str
-    message: WireMessage
-
-
-class Deliveries(msgspec.Struct):
-    """The messages that were received."""
-
-    data: list[Delivery]
 
 
 _ONE = {one.name: one.default for one in msgspec.structs.fields(Publish) if one.name != "messages"}
@@ -152,20 +97,6 @@ _decode_publish = msgspec.json.Decoder(Publish).decode
 _decode_received = msgspec.json.Decoder(
     _with_fields_of_answers(Publish, messages=list[_ReceivedMessage] | None)  # type: ignore[valid-type]
 ).decode
-_decode_receive = msgspec.json.Decoder(Receive).decode
-_decode_settle = msgspec.json.Decoder(Settle).decode
-_decode_nack = msgspec.json.Decoder(Nack).decode
-
-
-def encode_deliveries(share: Share) -> bytes:
-    """Encode received messages for dialect A, as `Deliveries`."""
-    pieces: list[bytes] = [b'{"data":[']
-    start = b'{"ack_id":"'
-    for ack_id, message, attempt in zip(share.ack_ids, share.messages, share.attempts, strict=True):
-        pieces += (start, ack_id.encode(), b'","message":{', message.encoded, b',"attempt":%d}}' % attempt)
-        start = b',{"ack_id":"'
-    pieces.append(b"]}")
-    return b"".join(pieces)  # in one pass, since messages may be large
 
 
 def read_messages(body: bytes, *, received: bool = False) -> Incoming:
@@ -222,7 +153,7 @@ def _options(message: NewMessage | Publish) -> PublishOptions:
 def _in_seconds(name: str, milliseconds: float, setting: Setting) -> float:
     low, high = setting.limits or (0, math.inf)
     if not low * 1000 <= milliseconds <= high * 1000:
-        raise _invalid(
+        raise invalid_value(
             name,
             f"{name}={milliseconds:g} is out of range",
             f"Give {low * 1000:g} to {high * 1000:,.0f} milliseconds, which is {amount(high, 'seconds')}.",
@@ -249,16 +180,16 @@ def _messages(publish: Publish) -> Sequence[NewMessage | Publish]:
     if publish.messages is not None:
         beside = [name for name, default in _ONE.items() if getattr(publish, name) != default]
         if beside:
-            raise _invalid(
+            raise invalid_value(
                 "messages", f"messages is given with {', '.join(beside)}", "Give each of the messages its own fields."
             )
         return publish.messages
     if publish.key is None:
-        raise _invalid(
+        raise invalid_value(
             "key", "key is missing", 'Give a text such as "orders.us.42", or "messages": [{"key", "data"}, …].'
         )
     if publish.data == _MISSING:
-        raise _invalid("data", "data is missing", "Give any JSON value.")
+        raise invalid_value("data", "data is missing", "Give any JSON value.")
     return [publish]
 
 
@@ -269,99 +200,3 @@ def _headers(raw: msgspec.Raw) -> str | None:
     if not text.lstrip().startswith("{"):
         raise InvalidInput('headers is not a JSON object. Give an object such as {"trace": "abc"}.')
     return text
-
-
-def read_receive(body: bytes, query_string: bytes) -> tuple[int, float]:
-    """Return the batch size and the seconds to wait, from the query and the body. The body takes precedence."""
-    if not body:
-        return _read_query(query_string)
-    receive = _decode_receive(body) if body.strip() else Receive()
-    query = parameters(query_string)
-    if query:
-        if "batch_size" in query and b"batch_size" not in body:
-            receive.batch_size = _batch_size(query["batch_size"])
-        if "wait_for" in query and b"wait_for" not in body:
-            receive.wait_for = query["wait_for"]
-        if "max_batch_size" in query and b"batch_size" not in body:
-            receive.max_batch_size = _batch_size(query["max_batch_size"])
-    return _checked(receive)
-
-
-@lru_cache(maxsize=100)
-def _read_query(text: bytes) -> tuple[int, float]:
-    """Read the query of a request without a body. A client usually sends the same one again."""
-    query = parameters(text)
-    size = query.get("batch_size", query.get("max_batch_size", "1"))
-    return _checked(Receive(_batch_size(size), query.get("wait_for", 0)))
-
-
-def _checked(receive: Receive) -> tuple[int, float]:
-    if receive.max_batch_size is not None:
-        receive.batch_size = receive.max_batch_size
-    if not 1 <= receive.batch_size <= MAX_RECEIVED:
-        raise _invalid("batch_size", f"batch_size={receive.batch_size} is out of range", _BATCH_SIZES)
-    return receive.batch_size, _seconds(receive.wait_for)
-
-
-def _seconds(wait_for: float | str) -> float:
-    """Return the seconds to wait, from milliseconds or text such as "60s"."""
-    try:
-        wait = _milliseconds(wait_for) if isinstance(wait_for, str) else wait_for / 1000
-    except (ConfigurationError, ValueError):
-        wait = -1
-    if not 0 <= wait <= MAX_WAIT:
-        raise _invalid(
-            "wait_for",
-            f"wait_for={wait_for!r} is invalid",
-            f'Give 0 to {MAX_WAIT * 1000:,.0f} milliseconds, or a duration such as "60s", "500ms" or "5m".',
-        )
-    return wait
-
-
-def _milliseconds(text: str) -> float:
-    """Return seconds, from a number of milliseconds or a duration with a unit."""
-    return float(text) / 1000 if text.replace(".", "", 1).isdecimal() else seconds(text, "wait_for")
-
-
-def _batch_size(text: str) -> int:
-    if not _INTEGER.fullmatch(text):
-        raise _invalid("batch_size", f"batch_size={text[:40]!r} is not a whole number", _BATCH_SIZES)
-    return int(text)
-
-
-def decode_settle(body: bytes) -> Settle:
-    """Decode an ack or extend request. Raises errors that `error_response` converts."""
-    _check_count(body)
-    return _decode_settle(body)
-
-
-def decode_nack(body: bytes) -> Nack:
-    """Decode a nack request. Raises errors that `error_response` converts."""
-    _check_count(body)
-    return _decode_nack(body)
-
-
-def _check_count(body: bytes) -> None:
-    """Refuse a body with too many ids before it is decoded. Each id has two quotation marks, and those in other texts are
-    escaped."""
-    if len(body) > MAX_SETTLED and (found := body.count(b'"') - body.count(b'\\"')) > 2 * MAX_SETTLED + _OTHER_MARKS:
-        raise _invalid("ack_ids", f"There are about {found // 2:,} ack_ids", f"Give at most {MAX_SETTLED:,}.")
-
-
-def ack_ids_field(body: Settle) -> str:
-    """Return the field in which a settle request has its ids."""
-    return "ack_tokens" if body.ack_tokens and not body.ack_ids else "ack_ids"
-
-
-def ack_ids_of(body: Settle) -> list[str]:
-    """Return the ids of a settle request, which may be none. Raises a `Problem` if they are missing or too many."""
-    if body.ack_ids is None and body.ack_tokens is None:
-        raise _invalid("ack_ids", "ack_ids is missing", "Give the list of the ack_ids that came with the messages.")
-    ack_ids = (body.ack_ids or []) + (body.ack_tokens or [])
-    if len(ack_ids) > MAX_SETTLED:
-        raise _invalid(ack_ids_field(body), f"There are {len(ack_ids):,} ack_ids", f"Give at most {MAX_SETTLED:,}.")
-    return ack_ids
-
-
-def _invalid(field: str, problem: str, remedy: str) -> Problem:
-    return invalid(f"{problem}. {remedy}", field, remedy)
