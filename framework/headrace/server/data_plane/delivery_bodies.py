@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from functools import lru_cache
 
 import msgspec
@@ -33,8 +34,8 @@ class Receive(msgspec.Struct, forbid_unknown_fields=True):
     milliseconds or as text such as "60s". The messages of `ack_ids` and `nack_ids` are settled before.
     """
 
-    batch_size: int = 1
-    wait_for: float | str = 0
+    batch_size: int | msgspec.UnsetType = msgspec.UNSET
+    wait_for: float | str | msgspec.UnsetType = msgspec.UNSET
     max_batch_size: int | None = None
     ack_ids: list[str] | None = None
     nack_ids: list[str] | None = None
@@ -112,37 +113,46 @@ def encode_deliveries(share: Share) -> bytes:
 
 def read_receive(body: bytes, query_string: bytes) -> ReceiveOptions:
     """Return what a receive request asks for, from the query and the body. The body takes precedence."""
-    if not body:
+    if not body or not body.strip():
         return _read_query(query_string)
     _check_count(body)
-    receive = _decode_receive(body) if body.strip() else Receive()
-    query = parameters(query_string)
-    if query:
-        if "batch_size" in query and b"batch_size" not in body:
-            receive.batch_size = _batch_size(query["batch_size"])
-        if "wait_for" in query and b"wait_for" not in body:
-            receive.wait_for = query["wait_for"]
-        if "max_batch_size" in query and b"batch_size" not in body:
-            receive.max_batch_size = _batch_size(query["max_batch_size"])
-    return _checked(receive)
+    receive = _decode_receive(body)
+    size, wait_for = receive.batch_size, receive.wait_for
+    if receive.max_batch_size is not None:
+        size = receive.max_batch_size
+    if size is msgspec.UNSET and wait_for is msgspec.UNSET:
+        options = _read_query(query_string)
+    else:
+        query = parameters(query_string)
+        options = _checked(
+            _size_in(query) if size is msgspec.UNSET else size,
+            query.get("wait_for", 0) if wait_for is msgspec.UNSET else wait_for,
+        )
+    if receive.ack_ids is None and receive.nack_ids is None:
+        return options
+    _check_settled("ack_ids", len(receive.ack_ids or ()) + len(receive.nack_ids or ()))
+    return ReceiveOptions(options.batch_size, options.wait_for, receive.ack_ids, receive.nack_ids)
 
 
 @lru_cache(maxsize=100)
 def _read_query(text: bytes) -> ReceiveOptions:
-    """Read the query of a request without a body. A client usually sends the same one again."""
+    """Read the query of a request. A client usually sends the same one again."""
     query = parameters(text)
-    size = query.get("batch_size", query.get("max_batch_size", "1"))
-    return _checked(Receive(_batch_size(size), query.get("wait_for", 0)))
+    return _checked(_size_in(query), query.get("wait_for", 0))
 
 
-def _checked(receive: Receive) -> ReceiveOptions:
-    if receive.max_batch_size is not None:
-        receive.batch_size = receive.max_batch_size
-    if not 1 <= receive.batch_size <= MAX_RECEIVED:
-        raise invalid_value("batch_size", f"batch_size={receive.batch_size} is out of range", _BATCH_SIZES)
-    if receive.ack_ids is not None or receive.nack_ids is not None:
-        _check_settled("ack_ids", len(receive.ack_ids or ()) + len(receive.nack_ids or ()))
-    return ReceiveOptions(receive.batch_size, _seconds(receive.wait_for), receive.ack_ids, receive.nack_ids)
+def _size_in(query: Mapping[str, str]) -> int:
+    text = query.get("batch_size", query.get("max_batch_size", "1"))
+    if not _INTEGER.fullmatch(text):
+        raise invalid_value("batch_size", f"batch_size={text[:40]!r} is not a whole number", _BATCH_SIZES)
+    return int(text)
+
+
+@lru_cache(maxsize=100)
+def _checked(batch_size: int, wait_for: float | str) -> ReceiveOptions:
+    if not 1 <= batch_size <= MAX_RECEIVED:
+        raise invalid_value("batch_size", f"batch_size={batch_size} is out of range", _BATCH_SIZES)
+    return ReceiveOptions(batch_size, _seconds(wait_for))
 
 
 def _seconds(wait_for: float | str) -> float:
@@ -163,12 +173,6 @@ def _seconds(wait_for: float | str) -> float:
 def _milliseconds(text: str) -> float:
     """Return seconds, from a number of milliseconds or a duration with a unit."""
     return float(text) / 1000 if text.replace(".", "", 1).isdecimal() else seconds(text, "wait_for")
-
-
-def _batch_size(text: str) -> int:
-    if not _INTEGER.fullmatch(text):
-        raise invalid_value("batch_size", f"batch_size={text[:40]!r} is not a whole number", _BATCH_SIZES)
-    return int(text)
 
 
 def decode_settle(body: bytes) -> Settle:

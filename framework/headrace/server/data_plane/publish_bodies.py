@@ -22,7 +22,7 @@ from headrace.model.messages.publish_options import PLAIN, PublishOptions
 from headrace.model.settings import Setting, amount, settings_of
 from headrace.server.data_plane.bounds import MAX_PUBLISHED
 from headrace.server.data_plane.publish_batching import Incoming
-from headrace.server.errors import invalid_value
+from headrace.server.errors import Problem, invalid_value
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -64,6 +64,22 @@ class Publish(msgspec.Struct, kw_only=True):
     headers: msgspec.Raw = _NULL
 
 
+@_with_options
+class StreamMessage(msgspec.Struct, kw_only=True):
+    """A message to publish, and its stream by id or name."""
+
+    stream: str
+    key: str
+    data: msgspec.Raw
+    headers: msgspec.Raw = _NULL
+
+
+class PublishToStreams(msgspec.Struct, forbid_unknown_fields=True):
+    """Messages to publish to their streams, all or none."""
+
+    messages: list[StreamMessage]
+
+
 class WireMessage(msgspec.Struct):
     """A delivered message."""
 
@@ -94,6 +110,7 @@ def _with_fields_of_answers(cls: type[T], **fields: Any) -> type[T]:
 _ReceivedMessage = _with_fields_of_answers(NewMessage)
 
 _decode_publish = msgspec.json.Decoder(Publish).decode
+_decode_to_streams = msgspec.json.Decoder(PublishToStreams).decode
 _decode_received = msgspec.json.Decoder(
     _with_fields_of_answers(Publish, messages=list[_ReceivedMessage] | None)  # type: ignore[valid-type]
 ).decode
@@ -107,21 +124,54 @@ def read_messages(body: bytes, *, received: bool = False) -> Incoming:
     """
     publish = (_decode_received if received else _decode_publish)(body)
     messages = _messages(publish)
-    if not 1 <= len(messages) <= MAX_PUBLISHED:
-        raise InvalidInput(f"A request has {len(messages):,} messages. Send 1 to {MAX_PUBLISHED:,}.", field="messages")
+    _check_count(len(messages))
     incoming = Incoming()
     for number, message in enumerate(messages):
-        field = "data"
-        try:
-            data = payloads.encode(message.data)
-            field = "headers"
-            incoming.add(message.key or "", data, _headers(message.headers), _options(message))
-        except InvalidInput as error:
-            error.field = error.field or field
-            if publish.messages is not None:
-                error.field = f"messages[{number}].{error.field}"
-            raise
+        _add(incoming, message, None if publish.messages is None else number)
     return incoming
+
+
+def read_messages_of_streams(body: bytes) -> list[tuple[str, Incoming]]:
+    """Decode and check a request that publishes to several streams. Returns each message with its stream, in their order.
+    Raises errors that `error_response` converts."""
+    messages = _decode_to_streams(body).messages
+    _check_count(len(messages))
+    found = []
+    for number, message in enumerate(messages):
+        incoming = Incoming()
+        _add(incoming, message, number)
+        try:
+            check_key(message.key)  # the store can't name the invalid one
+        except InvalidInput as error:
+            error.field = f"messages[{number}].key"
+            raise
+        found.append((message.stream, incoming))
+    return found
+
+
+def _check_count(count: int) -> None:
+    if not 1 <= count <= MAX_PUBLISHED:
+        raise InvalidInput(f"A request has {count:,} messages. Send 1 to {MAX_PUBLISHED:,}.", field="messages")
+
+
+def _add(incoming: Incoming, message: NewMessage | Publish | StreamMessage, number: int | None) -> None:
+    """Add a message of a request. An error names its field, and its number among several."""
+    field = "data"
+    try:
+        data = payloads.encode(message.data)
+        field = "headers"
+        incoming.add(message.key or "", data, _headers(message.headers), _options(message))
+    except InvalidInput as error:
+        error.field = error.field or field
+        if number is not None:
+            error.field = f"messages[{number}].{error.field}"
+        raise
+    except Problem as problem:
+        if number is not None and problem.validation_errors is not None:
+            problem.validation_errors = {
+                f"messages[{number}].{name}": texts for name, texts in problem.validation_errors.items()
+            }
+        raise
 
 
 _values = attrgetter(*_SETTINGS)
@@ -130,7 +180,7 @@ _NO_VALUES = (_UNSET,) * len(_SETTINGS)
 _DURATIONS = {name: setting for name, setting in _SETTINGS.items() if name.endswith("_ms")}
 
 
-def _options(message: NewMessage | Publish) -> PublishOptions:
+def _options(message: NewMessage | Publish | StreamMessage) -> PublishOptions:
     values = _values(message)
     if values == _NO_VALUES:  # as mostly
         return PLAIN

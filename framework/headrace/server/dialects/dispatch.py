@@ -25,6 +25,9 @@ _RECEIVE = ("receive", "next")
 """Names of the endpoints that receive."""
 
 
+_TO_STREAMS = {("POST", "/v1/messages"), ("POST", "/api/messages")}
+
+
 class DataPlane:
     """The endpoints of all dialects.
 
@@ -57,7 +60,7 @@ class DataPlane:
         of the data plane."""
         parts = path.split("/")
         if len(parts) < 5 or parts[1] not in ("v1", "api"):
-            return None
+            return (self.streams.publish_to_streams, ()) if (method, path) in _TO_STREAMS else None
         if not path.isascii():
             parts = [unmarked(part) for part in parts]
         if parts[2] == "streams":

@@ -12,6 +12,7 @@ from headrace.model.errors import HeadraceError, UnknownConsumer, UnknownStream
 from headrace.model.outcomes import Failure
 from headrace.model.specs import Backoff
 from headrace.model.text.error_text import given_error
+from headrace.model.tokens import Forbidden
 from headrace.server.access.origins import consuming_get
 from headrace.server.access.scopes import Need
 from headrace.server.data_plane.delivery_bodies import (
@@ -23,12 +24,13 @@ from headrace.server.data_plane.delivery_bodies import (
     decode_nack,
     decode_settle,
 )
-from headrace.server.data_plane.publish_bodies import delay_in_seconds
+from headrace.server.data_plane.publish_batching import Incoming
+from headrace.server.data_plane.publish_bodies import delay_in_seconds, read_messages_of_streams
 from headrace.server.data_plane.receive_request import NOTHING, ClientGone, Share
 from headrace.server.data_plane.registry import CachedConsumer, CachedStream
 from headrace.server.decoding.jobs import RECEIVED
 from headrace.server.engine import Engine
-from headrace.server.errors import Problem, StaleAckIds, forget_frames
+from headrace.server.errors import Problem, StaleAckIds, forget_frames, problem_of
 from headrace.server.http import HEAD, Request, Response
 from headrace.server.lookups import Lookups, UnknownWithinScopes
 from headrace.server.transport.limits import Limits
@@ -78,6 +80,23 @@ class Operations:
         """
         caller, head = self._limits.name_of(request.scope), RECEIVED if received else None
         return (await self._limits.decoding.publish(caller, request.pieces, self.engine, stream, head)).count
+
+    async def publish_to_streams(self, request: Request) -> int:
+        """Publish the messages of a request to the streams that they name, all or none. Returns how many were published.
+        Raises errors that `error_response` converts."""
+        found: dict[str, CachedStream] = {}
+        by_stream: dict[CachedStream, Incoming] = {}
+        for number, (ref, message) in enumerate(read_messages_of_streams(request.body)):
+            if ref not in found:
+                try:
+                    found[ref] = await self._lookups.stream(request.caller, ref, "publish")
+                except (UnknownStream, Forbidden) as error:
+                    problem = problem_of(error)
+                    problem.validation_errors = {f"messages[{number}].stream": [str(problem)]}
+                    raise problem from error
+            by_stream.setdefault(found[ref], Incoming()).extend(message)
+        with argument("messages"):
+            return await self.engine.publish_to_streams(list(by_stream.items()))
 
     async def receive(self, request: Request, consumer: CachedConsumer, options: ReceiveOptions) -> Share | None:
         """Settle the earlier messages that a request names, and lease others. None if the client disconnects before the

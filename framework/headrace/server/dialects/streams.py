@@ -52,7 +52,12 @@ class Streams:
     async def _published(self, request: Request, *, received: bool = False) -> Response:
         stream = await self._operations.stream(request, "publish")
         count = await self._operations.publish(request, stream, received=received)
-        return Response(200, b'{"data":{"published":%d}}' % count)
+        return _published(count)
+
+    @effect("publish")
+    async def publish_to_streams(self, request: Request) -> Response:
+        """`POST …/messages`."""
+        return _published(await self._operations.publish_to_streams(request))
 
     @effect("deliver")
     async def receive(self, request: Request) -> Response | None:
@@ -75,3 +80,7 @@ class Streams:
     async def extend(self, request: Request) -> Response:
         """`POST …/consumers/{c}/extend`."""
         return await self._operations.extend(request, self._operations.consumer)
+
+
+def _published(count: int) -> Response:
+    return Response(200, b'{"data":{"published":%d}}' % count)

@@ -39,6 +39,7 @@ EXAMPLES: dict[tuple[str, str], Any] = {
     ("patch", "/v1/streams/{stream}"): {"max_storage": 10_000_000_000},
     ("put", "/v1/streams/{stream}"): {"max_storage": 10_000_000_000},
     ("post", "/v1/streams/{stream}/messages"): {"key": _KEY, "data": {"product": "Shoes"}},
+    ("post", "/v1/messages"): {"messages": [{"stream": "mystream", "key": _KEY, "data": {"product": "Shoes"}}]},
     ("post", "/v1/streams/{stream}/erasures"): {"seqs": [17, 18], "reason": "request 2031-17"},
     ("post", "/v1/streams/{stream}/republish"): {"target": "mystream", "filter": "orders.us.>", "dry_run": True},
     ("post", "/v1/streams/{stream}/consumers"): {

@@ -24,6 +24,7 @@ from headrace.server.wire.messages import (
     Nack,
     NewMessage,
     PublishedAnswer,
+    PublishToStreams,
     Receive,
     Received,
     Settle,
@@ -66,6 +67,16 @@ async def publish(
 ) -> Response[PublishedAnswer]:
     """Publishes one message, or several in `messages`, all or none. The answer is sent after the commit."""
     return await call(request, context.data_plane.streams.publish, stream)
+
+
+@post("/messages", effect="publish", summary="Publish messages to several streams", tags=["Messages"], status_code=200)
+async def publish_to_streams(
+    request: AnyRequest, context: Context, data: JSONBody[PublishToStreams]
+) -> Response[PublishedAnswer]:
+    """Publishes messages to the streams that they name, in one transaction. The streams lie in one
+    database, and the token needs the scope `publish` for each. The answer is sent after the
+    commit."""
+    return await call(request, context.data_plane.streams.publish_to_streams)
 
 
 @methods.receive(f"{_OF_STREAM}/receive", summary="Receive messages", tags=["Delivery"])

@@ -221,6 +221,18 @@ class NewMessages(Struct, kw_only=True, forbid_unknown_fields=True):
     messages: Annotated[list[NewMessage], Meta(min_length=1, max_length=MAX_PUBLISHED)]
 
 
+class StreamMessage(NewMessage, kw_only=True, forbid_unknown_fields=True):
+    """A message to publish, and its stream."""
+
+    stream: Annotated[str, Meta(description="Its id or name.", examples=["mystream"])]
+
+
+class PublishToStreams(Struct, kw_only=True, forbid_unknown_fields=True):
+    """Messages to publish to their streams, all or none."""
+
+    messages: Annotated[list[StreamMessage], Meta(min_length=1, max_length=MAX_PUBLISHED)]
+
+
 class Receive(Struct, kw_only=True, forbid_unknown_fields=True):
     """How many messages to receive, how long to wait, and which earlier messages to settle before."""
 
