@@ -98,7 +98,7 @@ def answers(batch: int, note: int) -> dict[str, bytes]:
     message = _MESSAGE % (b"a" * 48, msgspec.json.encode(payloads.order(1, note)), b"s" * 36)
     return {
         "messages": b'{"data":{"published":%d}}' % batch,
-        "receive": b'{"data":[%b]}' % b",".join([message] * batch),
+        "receive": b'{"stale":[],"data":[%b]}' % b",".join([message] * batch),
         "ack": b'{"success":true}',
         "ready": b"{}",
     }

@@ -22,6 +22,7 @@ POOL = 500
 """Number of different payloads. Only the number and the key of a message are not taken from these."""
 
 _HEAD_END, _LENGTH, _OK = b"\r\n\r\n", b"content-length: ", b"HTTP/1.1 200 "
+_NONE_STALE = b'{"stale":[],'
 _ACK_ID, _NUMBER = b'"ack_id":"', b'"number":'
 
 
@@ -100,6 +101,9 @@ class Connection(asyncio.Protocol):
 class Board:
     """The progress of a run, for all of its clients: what each consumer received, and which clients are done.
 
+    A run is done once all is received and the acks that are requests of their own are answered. The other acks came with
+    requests to receive, which wait for more messages after they have settled these.
+
     Args:
         count: the total number of messages.
         consumers: their names.
@@ -110,7 +114,7 @@ class Board:
         self.count = count
         self.published = 0
         self.got = dict.fromkeys(consumers, 0)
-        self.acked = dict.fromkeys(consumers, 0)
+        self.acking = 0
         self.traces: dict[str, list[int]] = {name: [] for name in consumers}
         self.answers: dict[str, int] = dict.fromkeys(["publish", "receive", "ack", "empty"], 0)
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -132,18 +136,19 @@ class Board:
         """Record that a consumer received these messages."""
         self.traces[consumer] += numbers
         self.got[consumer] += len(numbers)
+        self.acking += 1
         while self._held_back and self.published - min(self.got.values()) < self._lead:
             self._held_back.popleft().go_on()
 
-    def settled(self, consumer: str, size: int) -> None:
-        """Record that the server has acked `size` messages."""
-        self.acked[consumer] += size
-        if self.acked[consumer] >= self.count and min(self.acked.values()) >= self.count and not self.done.done():
+    def acked(self) -> None:
+        """Record that messages that were received are acked, or will be with the next request."""
+        self.acking -= 1
+        if not self.acking and min(self.got.values()) >= self.count and not self.done.done():
             self.done.set_result(None)
 
 
 class Receiver(Connection):
-    """Receives and acks in a loop.
+    """Receives in a loop. Each request acks the messages of the one before. The last ones are acked by an ack.
 
     Args:
         skip: bytes in a message that need not be searched: its note.
@@ -155,9 +160,11 @@ class Receiver(Connection):
         self._board = board
         self._consumer = consumer
         self._ask = request("GET", f"{path}/receive?batch_size={batch}&wait_for={wait_for}")
+        self._ask_next = request("POST", f"{path}/receive?batch_size={batch}&wait_for={wait_for}", b"?")
+        self._ask_next = self._ask_next.partition(b"content-length")[0]
         self._ack = request("POST", f"{path}/ack", b"?").partition(b"content-length")[0]
         self._skip = skip
-        self._acking = 0
+        self._settles = self._acks = False
 
     def go_on(self) -> None:
         """Start."""
@@ -165,22 +172,27 @@ class Receiver(Connection):
 
     def answered(self, body: bytes) -> None:
         board = self._board
-        if self._acking:
-            size, self._acking = self._acking, 0
+        if self._acks:
             board.answers["ack"] += 1
-            self.write(self._ask)
-            board.settled(self._consumer, size)
+            board.acked()
+            return
+        if self._settles and not body.startswith(_NONE_STALE):
+            self.fail(CheckFailed(f"Acks were lost: {body[:300]!r}."))
             return
         ids, numbers = self._found(body)
+        self._settles = bool(ids)
         if not ids:
             board.answers["empty"] += 1
             self.write(self._ask)
             return
         board.answers["receive"] += 1
         named = b'{"ack_ids":["' + b'","'.join(ids) + b'"]}'
-        self._acking = len(ids)
         board.received(self._consumer, numbers)  # before its ack is sent, after which others of its keys may come
-        self.write(self._ack + b"content-length: %d\r\n\r\n" % len(named) + named)
+        self._acks = board.got[self._consumer] >= board.count
+        head = self._ack if self._acks else self._ask_next
+        self.write(head + b"content-length: %d\r\n\r\n" % len(named) + named)
+        if not self._acks:
+            board.acked()
 
     def _found(self, body: bytes) -> tuple[list[bytes], list[int]]:
         ids, numbers = [], []

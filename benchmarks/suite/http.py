@@ -150,7 +150,7 @@ async def _until_done(board: Board) -> None:
     while not board.done.done():
         if answers == (answers := sum(board.answers.values())):
             raise CheckFailed(
-                f"No answer for {STALLED:g} s: published {board.published}, received {board.got}, acked {board.acked}."
+                f"No answer for {STALLED:g} s: published {board.published}, received {board.got}, {board.acking} acks open."
             )
         await asyncio.wait([board.done], timeout=STALLED)
     await board.done

@@ -315,6 +315,19 @@ async def test_an_ack_of_what_was_lost_names_it(remote: Remote) -> None:
 
 
 @pytest.mark.asyncio
+async def test_a_loop_settles_one_batch_with_the_request_for_the_next(admin: Admin, remote: Remote) -> None:
+    await _filled(remote, 8)
+    for side in (admin, remote):
+        acked, nacked = await side.receive("orders", "ship", limit=2)
+        again, other = await side.receive("orders", "ship", limit=2, ack_ids=[acked.ack_id], nack_ids=[nacked.ack_id])
+        assert [(again.key, again.attempt), other.attempt] == [(nacked.key, 2), 1]
+        settled = [again.ack_id, other.ack_id]
+        (left,) = await side.receive("orders", "ship", ack_ids=[*settled, acked.ack_id])  # one is acked already
+        assert sorted(await side.ack("orders", "ship", settled)) == sorted(settled)
+        await side.nack("orders", "ship", [left.ack_id])
+
+
+@pytest.mark.asyncio
 async def test_a_receiver_that_goes_away_while_it_waits_takes_nothing_along(remote: Remote) -> None:
     await _filled(remote, 0)
     await remote.edit_consumer("orders", "ship", max_waiting=1)

@@ -160,7 +160,7 @@ async def test_the_data_plane_and_its_declarations_have_the_same_marks(
             dispatched += 1
         else:
             assert operation.effect not in ("deliver", "publish"), operation
-    assert dispatched == 38
+    assert dispatched == 40
 
 
 BODIES: tuple[tuple[str, str, dict[str, Any] | None], ...] = (

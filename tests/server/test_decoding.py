@@ -26,8 +26,8 @@ from headrace.model.errors import (
     UnknownStream,
 )
 from headrace.model.messages import payloads
-from headrace.server.data_plane.bodies import decode_nack, decode_settle
 from headrace.server.data_plane.bounds import MAX_SETTLED
+from headrace.server.data_plane.delivery_bodies import decode_nack, decode_settle
 from headrace.server.decoding import child as child_module
 from headrace.server.decoding import decoding as decoding_module
 from headrace.server.decoding.decoding import LARGE, Decoding

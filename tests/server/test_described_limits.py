@@ -38,7 +38,8 @@ UNLIMITED = {
         "backoff: array", "backoff: number", "backoff[]: number", "backoff_ms: array", "backoff_ms: number", "backoff_ms[]: number",
     },
     "what names an existing object is compared with those that there are": {
-        "name: string", "stream: string", "target: string", "id: string", "ack_ids[]: string", "ack_tokens[]: string",
+        "name: string", "stream: string", "target: string", "id: string", "ack_ids[]: string", "nack_ids[]: string",
+        "ack_tokens[]: string",
         "consumer: string", "source: string", "token: string", "job: string",
     },
     "text that is cut": {"error: string"},

@@ -450,3 +450,74 @@ async def test_an_ack_under_way_while_caches_are_cleared_is_answered(serving: Se
         assert (await other.ask(published("b"))).status == 200
         assert set(await received(other, WAIT)) == {"b"}
         assert (serving.server.engine.counts.acked, serving.server.engine.counts.stale) == (2, 0)
+
+
+# --- acks with a receive
+
+
+def receiving(ack_ids: list[str], **more: Any) -> bytes:
+    body = {"batch_size": 10, "ack_ids": ack_ids, **more}
+    return request(msgspec.json.encode(body), path=CONSUMER + b"/receive")
+
+
+async def test_a_receive_that_acks_a_whole_lease_needs_no_coroutine(serving: Serving) -> None:
+    async with connected(serving.port) as client:
+        await warm(serving, client)
+        await client.ask(published("a", "b"))
+        ids = await received(client)
+        await client.ask(published("c"))
+        answer = msgspec.json.decode((await client.ask(receiving(list(ids.values())))).body)
+        assert ([one["message"]["key"] for one in answer["data"]], answer["stale"]) == (["c"], [])
+        assert (serving.by_coroutines, serving.server.engine.counts.acked) == (0, 3)
+        await client.ask(receiving(list(ids.values())))
+        assert serving.by_coroutines == 1  # they are acked, so they are of no lease that it has given
+
+
+async def test_a_receive_that_acks_a_lost_lease_reports_its_ids(serving: Serving) -> None:
+    async with connected(serving.port) as client:
+        await warm(serving, client)
+        await client.ask(published("a"))
+        ids = list((await received(client)).values())
+        await serving.server.app.database.fetch("delete from headrace_internal.leases")
+        assert msgspec.json.decode((await client.ask(receiving(ids))).body) == {"data": [], "stale": ids}
+        assert serving.by_coroutines == 0
+
+
+@pytest.mark.parametrize("whole", [True, False])
+async def test_an_answer_that_is_lost_loses_neither_messages_nor_acks(serving: Serving, whole: bool) -> None:
+    engine = serving.server.engine
+    async with connected(serving.port) as client:
+        await warm(serving, client)
+        await client.ask(published("a", "b"))
+        ids = list((await received(client)).values())
+        await client.ask(published("c"))
+        ids = ids if whole else ids[:1]
+        # It leaves while its acks are settled.
+        async with locked(serving, "headrace_internal.leases"), connected(serving.port) as leaving:
+            await leaving.send(receiving(ids, wait_for="60s"))
+            await until(lambda: serving.counted[0] + serving.counted[1] == 1)
+        await until(lambda: engine.counts.acked == 1 + len(ids))
+        await until(lambda: serving.counted == (0, 0, 0))
+        assert set(await received(client, WAIT)) == {"c"}
+
+        async with connected(serving.port) as leaving:  # it leaves while it waits, after its acks
+            await leaving.send(receiving([], wait_for="60s"))
+            await until(lambda: serving.counted[1] == 1)
+        await until(lambda: serving.counted == (0, 0, 0))
+        await client.ask(published("d"))
+        assert set(await received(client, WAIT)) == {"d"}
+
+
+async def test_acks_are_settled_although_the_receive_of_their_request_is_refused(serving: Serving) -> None:
+    async with connected(serving.port) as client:
+        await warm(serving, client)
+        await client.ask(published("a"))
+        ids = list((await received(client)).values())
+        consumer = await serving.server.engine.consumer("orders", "all")
+        receivers = serving.server.engine.receivers(consumer)
+        assert receivers is not None
+        receivers._waits = consumer.spec.max_waiting
+        assert (await client.ask(receiving(ids))).status == 429
+        receivers._waits = 0
+        assert serving.server.engine.counts.acked == 2
+        assert serving.by_coroutines == 0

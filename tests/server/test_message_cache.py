@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from headrace import store
 from headrace.model.outcomes import Settlement
-from headrace.server.data_plane.bodies import encode_deliveries
+from headrace.server.data_plane.delivery_bodies import encode_deliveries
 from headrace.server.data_plane.message_cache import MAX_RANGES, CachedMessage, MessageCaches, encode
 from headrace.server.engine import Engine
 from tests.server.conftest import Consume

@@ -11,8 +11,8 @@ import pytest
 from headrace import store
 from headrace.model.errors import InvalidData, InvalidInput, InvalidKey, UnknownStream
 from headrace.model.messages.publish_options import PublishOptions
-from headrace.server.data_plane.bodies import read_messages
 from headrace.server.data_plane.publish_batching import SHARED_CHARACTERS, Incoming
+from headrace.server.data_plane.publish_bodies import read_messages
 from headrace.server.engine import Engine
 
 pytestmark = pytest.mark.asyncio

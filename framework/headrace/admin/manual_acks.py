@@ -29,7 +29,16 @@ _PATIENCE = 1.0
 class ManualAcks(Base):
     """The calls that handle messages without a worker."""
 
-    async def receive(self, stream: str, name: str, *, limit: int = 1, wait: float = 0.0) -> list[Received]:
+    async def receive(
+        self,
+        stream: str,
+        name: str,
+        *,
+        limit: int = 1,
+        wait: float = 0.0,
+        ack_ids: Sequence[str] = (),
+        nack_ids: Sequence[str] = (),
+    ) -> list[Received]:
         """Lease messages for the consumer's `ack_wait`. Ack or nack each of them.
 
         An ordered consumer leases at most one message of each key, and none of a key that has
@@ -38,10 +47,17 @@ class ManualAcks(Base):
         Args:
             limit: the maximum number of messages.
             wait: seconds to wait for the first one.
+            ack_ids: earlier messages to ack before others are leased, which saves a request. Ids of lost leases
+                change nothing. `ack` returns them, if you have to know.
+            nack_ids: earlier messages to nack before, to be delivered again without a delay.
         """
         check_limit(limit)
         if not 0 <= wait <= 3600:
             raise InvalidInput(f"wait={wait} must be from 0 to 3,600 seconds.")
+        if ack_ids:
+            await self.ack(stream, name, ack_ids)
+        if nack_ids:
+            await self.nack(stream, name, nack_ids)
         consumer = await self._consumer(stream, name)
         spec, _ = await store.consumer_spec(self._database, consumer)
         timings = LeaseTimings(judging=self._judging)

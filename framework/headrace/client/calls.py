@@ -7,7 +7,7 @@ code in `headrace.client.remote`. `tests/client/test_remote.py` compares all of 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -102,6 +102,10 @@ def _wait(wait: float) -> int | None:
     if not 0 <= wait <= 3600:
         raise InvalidInput(f"wait={wait} must be from 0 to 3,600 seconds.")
     return round(wait * 1000) or None
+
+
+def _any(ack_ids: Sequence[str]) -> list[str] | None:
+    return list(ack_ids) or None
 
 
 def _is_created(response: Response) -> bool:
@@ -224,7 +228,8 @@ class Calls:
 
     receive = Call(
         "POST", CONSUMER + "/receive", Argument("limit", 1, sent_as="batch_size"),
-        Argument("wait", 0.0, sent_as="wait_for", convert=_wait), answer=records(Delivery), extra_time="wait",
+        Argument("wait", 0.0, sent_as="wait_for", convert=_wait), Argument("ack_ids", (), convert=_any),
+        Argument("nack_ids", (), convert=_any), answer=records(Delivery), extra_time="wait",
     )  # fmt: skip
     ack = Call(
         "POST", CONSUMER + "/ack", Argument("ack_ids"), constants={"strict": True},

@@ -191,7 +191,7 @@ class Server:
                 response = await self._deliver(names, path, scope, receive)
             else:
                 caller = await self._admit(scope, path)
-                publishes = effect_of(endpoint) == "publish"
+                publishes = effect_of(endpoint) == "publish" and names  # others are decoded in this process
                 limit = self.limits.body if publishes else self.limits.settling_body
                 pieces = await self.limits.read_pieces(scope, receive, limit)
                 response = await self._answer(endpoint, Request(scope, receive, names, pieces, caller), path)
@@ -213,7 +213,8 @@ class Server:
         """Answer a request of the data plane. Raises errors that `error_response` converts."""
         check_effect(effect_of(endpoint), request.caller)
         await self.limits.take_turn(request.scope)
-        plane = await self._plane_of(request.scope["method"], path, b"", request.caller)
+        body = b"" if request.names else request.body  # what names no stream in its path
+        plane = await self._plane_of(request.scope["method"], path, body, request.caller)
         if plane is not self._home:
             found = plane.data_plane.find(request.scope["method"], path)
             endpoint = endpoint if found is None else found[0]
@@ -280,7 +281,7 @@ class Server:
         """Return the plane that answers a request.
 
         Args:
-            body: the body, if it is a request of the management API.
+            body: the body, if it may name the stream.
             webhook: whether it delivers a webhook.
         """
         if not self._router.exist:

@@ -15,18 +15,20 @@ from functools import partial
 from time import perf_counter
 from typing import Any
 
+import msgspec
+
 from headrace.model.errors import InvalidInput
 from headrace.server.access.origins import OriginPolicy
 from headrace.server.access.scopes import Access
-from headrace.server.data_plane.bodies import (
+from headrace.server.data_plane.delivery_bodies import (
+    ReceiveOptions,
     ack_ids_of,
     decode_settle,
     encode_deliveries,
-    invalid_field,
-    read_messages,
     read_receive,
 )
 from headrace.server.data_plane.publish_batching import Incoming
+from headrace.server.data_plane.publish_bodies import invalid_field, read_messages
 from headrace.server.data_plane.receive_request import ClientGone, Receiver, Share
 from headrace.server.data_plane.receiving import Receivers
 from headrace.server.data_plane.registry import CachedConsumer, CachedStream
@@ -45,6 +47,21 @@ Count = Callable[[Endpoint, str, Response | None, float], None]
 
 Otherwise = Callable[[Exchange], Coroutine[Any, Any, None]]
 """Answers any request in a task."""
+
+
+class _Receiving:
+    """A receive request in progress. `stale`: the ids that it settled without effect, None if it settles nothing."""
+
+    __slots__ = ("consumer", "exchange", "options", "receivers", "stale")
+
+    def __init__(
+        self, consumer: CachedConsumer, receivers: Receivers, options: ReceiveOptions, exchange: Exchange
+    ) -> None:
+        self.consumer = consumer
+        self.receivers = receivers
+        self.options = options
+        self.exchange = exchange
+        self.stale: list[str] | None = [] if options.settles else None
 
 
 class DirectAnswers:
@@ -160,30 +177,60 @@ class DirectAnswers:
             return False
         query_string = exchange.head.query_string
         self._data_plane.check_query_of_receive(query_string)
-        batch_size, wait_for = read_receive(exchange.body, query_string)
-        if not self._limits.begin_whole(len(exchange.body), waits=True):
+        options = read_receive(exchange.body, query_string)
+        if options.nack_ids or not self._limits.begin_whole(len(exchange.body), waits=True):
             return False
+        receiving = _Receiving(consumer, receivers, options, exchange)
+        begun = False
         try:
-            receiver = receivers.begin(batch_size, wait_for, exchange.wait_for_disconnect)
-        except BaseException:
-            self._limits.end_whole(len(exchange.body), waits=True)
-            raise
-        exchange.begin_waiting(receiver.answer)
-        receiver.answer.add_done_callback(partial(self._end_receive, consumer, receivers, receiver, exchange))
+            begun = self._settle_earlier(receiving) if options.ack_ids else self._lease(receiving)
+        finally:
+            if not begun:
+                self._limits.end_whole(len(exchange.body), waits=True)
+        return begun
+
+    def _settle_earlier(self, receiving: _Receiving) -> bool:
+        """Ack the messages that a receive request names, if they are a lease that this server has given, and receive
+        after that."""
+        begun = self._engine.begin_ack(receiving.consumer, receiving.options.ack_ids or ())
+        if begun is None:
+            return False
+        lease, answer = begun
+        receiving.exchange.begin_waiting(answer)
+        answer.add_done_callback(partial(self._end_settle_earlier, receiving, lease))
         return True
 
-    def _end_receive(
-        self,
-        consumer: CachedConsumer,
-        receivers: Receivers,
-        receiver: Receiver,
-        exchange: Exchange,
-        answer: asyncio.Future[Share],
-    ) -> None:
+    def _end_settle_earlier(self, receiving: _Receiving, lease: int, answer: asyncio.Future[Lost]) -> None:
+        exchange = receiving.exchange
+        response: Response | None = None
+        try:
+            ack_ids = receiving.options.ack_ids or ()
+            receiving.stale = self._engine.end_ack(receiving.consumer, ack_ids, lease, answer)
+            if not exchange.gone:
+                exchange.end_waiting(answer)
+                self._lease(receiving)
+                return
+        except Exception as error:
+            response = error_response(error)
+        except asyncio.CancelledError:
+            pass
+        self._end(self._receive, exchange, response, answer, waits=True)
+
+    def _lease(self, receiving: _Receiving) -> bool:
+        options, exchange = receiving.options, receiving.exchange
+        receiver = receiving.receivers.begin(options.batch_size, options.wait_for, exchange.wait_for_disconnect)
+        exchange.begin_waiting(receiver.answer)
+        receiver.answer.add_done_callback(partial(self._end_receive, receiving, receiver))
+        return True
+
+    def _end_receive(self, receiving: _Receiving, receiver: Receiver, answer: asyncio.Future[Share]) -> None:
+        consumer, exchange = receiving.consumer, receiving.exchange
         response: Response | None = None
         undelivered: Callable[[], None] | None = None
         try:
-            share = self._engine.end_receive(consumer, receivers, receiver)
+            share = self._engine.end_receive(consumer, receiving.receivers, receiver)
+            if receiving.stale is not None:
+                share = msgspec.structs.replace(share, stale=receiving.stale)
             if share.lease is not None:
                 undelivered = partial(self._engine.start_release, consumer, share)
             if not exchange.gone:

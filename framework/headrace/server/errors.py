@@ -82,6 +82,11 @@ def invalid(text: str, field: str, what: str | None = None) -> Problem:
     return Problem(422, "invalid", text, validation_errors={field: [what or text]})
 
 
+def invalid_value(field: str, problem: str, remedy: str) -> Problem:
+    """Return the error about the value of a field: what is wrong with it, and what would be right."""
+    return invalid(f"{problem}. {remedy}", field, remedy)
+
+
 class TooManyWaiting(Problem):
     """The number of requests that wait for messages of a consumer has reached its `max_waiting`."""
 

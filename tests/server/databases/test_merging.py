@@ -77,6 +77,7 @@ def test_a_new_object_goes_to_the_database_of_the_stream_in_its_body() -> None:
     assert names_stream("POST", "/v1/sources")
     assert not names_stream("GET", "/v1/sources")
     assert stream_in(b'{"stream": "visits", "x": 1}') == Target("stream", "visits")
+    assert stream_in(b'{"messages": [{"stream": "visits", "key": "a"}, {"stream": "x"}]}') == Target("stream", "visits")
     assert [stream_in(body) for body in (b"", b"{}", b"[1]", b'{"stream": 7}', b"\xff")] == [None] * 5
 
 

@@ -21,6 +21,7 @@ import msgspec
 from headrace import store
 from headrace.model.ack_ids import AckId, AckIds, InvalidAckId
 from headrace.model.errors import InvalidInput, StoreUnavailable, UnknownConsumer, UnknownStream
+from headrace.model.messages.publish_options import PLAIN
 from headrace.model.outcomes import Failure
 from headrace.runtime.pipeline.shared import Shared
 from headrace.server.data_plane.background_tasks import BackgroundTasks
@@ -129,6 +130,27 @@ class MessageEngine:
             raise
         self.published_to(stream, count, messages.due)
         return count
+
+    async def publish_to_streams(self, messages: Sequence[tuple[CachedStream, Incoming]]) -> int:
+        """Publish messages to several streams in one transaction, all or none. Returns as `publish`, and raises as it does."""
+        messages = sorted(messages, key=lambda one: one[0].number)
+        try:
+            counts = await store.publish_to_streams(
+                self.database,
+                [
+                    store.StreamMessages(
+                        stream.name, one.keys, one.data, one.headers, PLAIN if one.plain else one.options
+                    )
+                    for stream, one in messages
+                ],
+            )
+        except UnknownStream:
+            for stream, _ in messages:
+                self.forget_stream(stream)
+            raise
+        for (stream, one), count in zip(messages, counts, strict=True):
+            self.published_to(stream, count, one.due)
+        return sum(counts)
 
     def forget_stream(self, stream: CachedStream) -> None:
         """Forget a stream that was deleted."""

@@ -46,6 +46,13 @@ class Incoming(msgspec.Struct):
         self.headers.append(headers)
         self.options.append(options)
 
+    def extend(self, other: Incoming) -> None:
+        """Add the messages of another one."""
+        self.keys += other.keys
+        self.data += other.data
+        self.headers += other.headers
+        self.options += other.options
+
     def __len__(self) -> int:
         return len(self.keys)
 
@@ -182,9 +189,7 @@ class PublishBatcher:
             return
         combined = Incoming()
         for request in requests:
-            combined.keys += request.messages.keys
-            combined.data += request.messages.data
-            combined.headers += request.messages.headers
+            combined.extend(request.messages)
         try:
             await store.publish_many(self._database, self._stream, combined.keys, combined.data, combined.headers)
         except InvalidInput:  # from one of them, and nothing is published

@@ -12,13 +12,17 @@ from headrace.server.data_plane.message_cache import CachedMessage
 
 
 class Share(msgspec.Struct, frozen=True, gc=False):
-    """The messages that a request received, under its own lease. The lists are parallel."""
+    """The messages that a request received, under its own lease. The lists are parallel.
+
+    `stale` has the ids that the request settled without effect, because their leases were lost. None if it settled nothing.
+    """
 
     lease: int | None
     ack_ids: Sequence[str] = ()
     seqs: Sequence[int] = ()
     attempts: Sequence[int] = ()
     messages: Sequence[CachedMessage] = ()
+    stale: Sequence[str] | None = None
 
     @property
     def keys(self) -> list[str]:

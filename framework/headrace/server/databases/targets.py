@@ -20,8 +20,8 @@ _KINDS: dict[str, Kind] = {
     "schedules": "schedule",
 }
 
-_NEW = ("sources", "http-consumers", "jobs")
-"""Lists to which a POST adds an object whose body names its stream."""
+_NEW = ("sources", "http-consumers", "jobs", "messages")
+"""Lists to which a POST adds objects whose body names their streams."""
 
 
 class Target(NamedTuple):
@@ -32,9 +32,10 @@ class Target(NamedTuple):
 
 
 class _OfStream(msgspec.Struct):
-    """A body that names a stream."""
+    """A body, or a message, that names a stream."""
 
     stream: str | msgspec.UnsetType = msgspec.UNSET
+    messages: list[_OfStream] = []
 
 
 def target_of(path: str) -> Target | None:
@@ -57,9 +58,10 @@ def names_stream(method: str, path: str) -> bool:
 
 
 def stream_in(body: bytes) -> Target | None:
-    """Return the stream that a body names. None if it names none, or can't be decoded, which its route reports."""
+    """Return the stream that a body names first. None if it names none, or can't be decoded, which its route reports."""
     try:
-        stream = msgspec.json.decode(body, type=_OfStream).stream
+        named = msgspec.json.decode(body, type=_OfStream)
+        stream = (named.messages or [named])[0].stream
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     return None if stream is msgspec.UNSET else Target("stream", stream)

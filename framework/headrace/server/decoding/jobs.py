@@ -13,8 +13,8 @@ import msgspec
 from headrace.model.errors import InvalidInput, public_text
 from headrace.model.messages import payloads
 from headrace.model.messages.publish_options import PublishOptions
-from headrace.server.data_plane.bodies import invalid_field, read_messages
 from headrace.server.data_plane.publish_batching import Incoming
+from headrace.server.data_plane.publish_bodies import invalid_field, read_messages
 from headrace.server.errors import Problem
 from headrace.sources.deliveries import Delivery, webhook_message
 from headrace.sources.signatures import InvalidSignature

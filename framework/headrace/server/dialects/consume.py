@@ -16,7 +16,7 @@ import msgspec
 from headrace import store
 from headrace.model.errors import FilterTooSlow, StoreBusy
 from headrace.server.access.effects import effect
-from headrace.server.data_plane.bodies import read_receive
+from headrace.server.data_plane.delivery_bodies import read_receive
 from headrace.server.data_plane.registry import CachedConsumer
 from headrace.server.dialects.operations import Operations
 from headrace.server.http import Endpoint, Request, Response
@@ -71,7 +71,7 @@ class Consume:
     async def next(self, request: Request) -> Response | None:
         """Return messages as records. It takes `batch_size` and `wait_for` like dialect A."""
         consumer = await self._operations.consumer_anywhere(request)
-        share = await self._operations.receive(request, consumer, *read_receive(request.body, request.query_string))
+        share = await self._operations.receive(request, consumer, read_receive(request.body, request.query_string))
         if share is None:
             return None
         try:

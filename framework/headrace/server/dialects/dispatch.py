@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from headrace.server.data_plane.bodies import RECEIVE_PARAMETERS
+from headrace.server.data_plane.delivery_bodies import RECEIVE_PARAMETERS
 from headrace.server.dialects import consume, pull
 from headrace.server.dialects.consume import Consume
 from headrace.server.dialects.operations import Operations
@@ -23,6 +23,9 @@ from headrace.server.transport.limits import Limits
 
 _RECEIVE = ("receive", "next")
 """Names of the endpoints that receive."""
+
+
+_TO_STREAMS = {("POST", "/v1/messages"), ("POST", "/api/messages")}
 
 
 class DataPlane:
@@ -57,7 +60,7 @@ class DataPlane:
         of the data plane."""
         parts = path.split("/")
         if len(parts) < 5 or parts[1] not in ("v1", "api"):
-            return None
+            return (self.streams.publish_to_streams, ()) if (method, path) in _TO_STREAMS else None
         if not path.isascii():
             parts = [unmarked(part) for part in parts]
         if parts[2] == "streams":

@@ -12,22 +12,25 @@ from headrace.model.errors import HeadraceError, UnknownConsumer, UnknownStream
 from headrace.model.outcomes import Failure
 from headrace.model.specs import Backoff
 from headrace.model.text.error_text import given_error
+from headrace.model.tokens import Forbidden
 from headrace.server.access.origins import consuming_get
 from headrace.server.access.scopes import Need
-from headrace.server.data_plane.bodies import (
+from headrace.server.data_plane.delivery_bodies import (
     Nack,
+    ReceiveOptions,
     Settle,
     ack_ids_field,
     ack_ids_of,
     decode_nack,
     decode_settle,
-    delay_in_seconds,
 )
+from headrace.server.data_plane.publish_batching import Incoming
+from headrace.server.data_plane.publish_bodies import delay_in_seconds, read_messages_of_streams
 from headrace.server.data_plane.receive_request import NOTHING, ClientGone, Share
 from headrace.server.data_plane.registry import CachedConsumer, CachedStream
 from headrace.server.decoding.jobs import RECEIVED
 from headrace.server.engine import Engine
-from headrace.server.errors import Problem, StaleAckIds, forget_frames
+from headrace.server.errors import Problem, StaleAckIds, forget_frames, problem_of
 from headrace.server.http import HEAD, Request, Response
 from headrace.server.lookups import Lookups, UnknownWithinScopes
 from headrace.server.transport.limits import Limits
@@ -78,25 +81,54 @@ class Operations:
         caller, head = self._limits.name_of(request.scope), RECEIVED if received else None
         return (await self._limits.decoding.publish(caller, request.pieces, self.engine, stream, head)).count
 
-    async def receive(
-        self, request: Request, consumer: CachedConsumer, batch_size: int, wait_for: float
-    ) -> Share | None:
-        """Lease messages for a client. None if it disconnects before the answer. The messages
-        are then released. HEAD leases none."""
+    async def publish_to_streams(self, request: Request) -> int:
+        """Publish the messages of a request to the streams that they name, all or none. Returns how many were published.
+        Raises errors that `error_response` converts."""
+        found: dict[str, CachedStream] = {}
+        by_stream: dict[CachedStream, Incoming] = {}
+        for number, (ref, message) in enumerate(read_messages_of_streams(request.body)):
+            if ref not in found:
+                try:
+                    found[ref] = await self._lookups.stream(request.caller, ref, "publish")
+                except (UnknownStream, Forbidden) as error:
+                    problem = problem_of(error)
+                    problem.validation_errors = {f"messages[{number}].stream": [str(problem)]}
+                    raise problem from error
+            by_stream.setdefault(found[ref], Incoming()).extend(message)
+        with argument("messages"):
+            return await self.engine.publish_to_streams(list(by_stream.items()))
+
+    async def receive(self, request: Request, consumer: CachedConsumer, options: ReceiveOptions) -> Share | None:
+        """Settle the earlier messages that a request names, and lease others. None if the client disconnects before the
+        answer. The messages are then released. HEAD settles and leases none."""
         if HEAD in request.scope:
             return NOTHING
         if (violation := consuming_get(request.scope)) is not None and request.caller.via == "open":
             raise self._limits.refuse(violation)
+        stale = await self._settle_earlier(consumer, options) if options.settles else None
         try:
             with self._limits.wait(request.scope):
-                share = await self.engine.receive(consumer, batch_size, wait_for, request.wait_for_disconnect)
+                share = await self.engine.receive(
+                    consumer, options.batch_size, options.wait_for, request.wait_for_disconnect
+                )
         except ClientGone as error:
             forget_frames(error)
             return None
         if share.lease is not None and await request.is_disconnected():
             await self.engine.release(consumer, share)
             return None
-        return share
+        return share if stale is None else msgspec.structs.replace(share, stale=stale)
+
+    async def _settle_earlier(self, consumer: CachedConsumer, options: ReceiveOptions) -> list[str]:
+        """Ack and nack the messages that a receive request names, as `ack` and `nack` do. Returns the ids that changed
+        nothing. If an id is invalid, nothing is settled."""
+        ack_ids, nack_ids = options.ack_ids or [], options.nack_ids or []
+        if nack_ids:
+            with argument("nack_ids"):
+                (await self.engine.ack_ids()).open_all(nack_ids)
+        with argument("ack_ids"):
+            stale = await self.engine.settle(consumer, ack_ids)
+        return stale + await self._nack(consumer, nack_ids, Nack()) if nack_ids else stale
 
     async def ack(self, request: Request, find: Find) -> Response:
         """Ack the messages of a request. `find` returns the consumer that it names."""
@@ -120,14 +152,8 @@ class Operations:
             return await self.settle_deleted(request, error)
         body = decode_nack(request.body)
         ack_ids = ack_ids_of(body)
-        delay = None if body.delay_ms is None else delay_in_seconds(body.delay_ms)
         with argument(ack_ids_field(body)):
-            if body.snooze:
-                return settled(body, await self._snooze(consumer, ack_ids, body, delay))
-            if delay is None and consumer.spec.backoff != Backoff():
-                return settled(body, await self._nack_with_backoff(consumer, ack_ids, body))
-            failure = Failure("retry", delay, given_error(body.error))
-            return settled(body, await self.engine.settle(consumer, ack_ids, failure, strict=body.strict))
+            return settled(body, await self._nack(consumer, ack_ids, body))
 
     async def extend(self, request: Request, find: Find) -> Response:
         """Extend the leases of a request. `find` returns the consumer that it names."""
@@ -159,6 +185,16 @@ class Operations:
         stale = list(dict.fromkeys(ack_ids))
         self.engine.counts.stale += len(stale)
         return settled(body, stale)
+
+    async def _nack(self, consumer: CachedConsumer, ack_ids: Sequence[str], body: Nack) -> list[str]:
+        """Nack messages as a body says. Returns the ids that changed nothing."""
+        delay = None if body.delay_ms is None else delay_in_seconds(body.delay_ms)
+        if body.snooze:
+            return await self._snooze(consumer, ack_ids, body, delay)
+        if delay is None and consumer.spec.backoff != Backoff():
+            return await self._nack_with_backoff(consumer, ack_ids, body)
+        failure = Failure("retry", delay, given_error(body.error))
+        return await self.engine.settle(consumer, ack_ids, failure, strict=body.strict)
 
     async def _snooze(
         self, consumer: CachedConsumer, ack_ids: Sequence[str], body: Nack, delay: float | None

@@ -7,7 +7,7 @@ clients of this dialect call the same under `…/consumers/{id}/`.
 from __future__ import annotations
 
 from headrace.server.access.effects import effect
-from headrace.server.data_plane.bodies import read_receive
+from headrace.server.data_plane.delivery_bodies import read_receive
 from headrace.server.dialects.operations import Operations
 from headrace.server.http import Endpoint, Request, Response
 from headrace.server.wire.dialect_answers import changes
@@ -38,7 +38,7 @@ class Pull:
         """Return messages as changes or rows. It takes `batch_size` and `wait_for` like dialect A. Clients that send
         `max_batch_size` look for the parts of a change in `data`."""
         consumer = await self._operations.consumer_anywhere(request)
-        share = await self._operations.receive(request, consumer, *read_receive(request.body, request.query_string))
+        share = await self._operations.receive(request, consumer, read_receive(request.body, request.query_string))
         if share is None:
             return None
         later = b"max_batch_size" in request.query_string or b"max_batch_size" in request.body

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from headrace.server.access.effects import effect
-from headrace.server.data_plane.bodies import (
-    encode_deliveries,
-    read_receive,
-)
+from headrace.server.data_plane.delivery_bodies import encode_deliveries, read_receive
 from headrace.server.dialects.operations import Operations
 from headrace.server.http import Endpoint, Request, Response
 
@@ -55,14 +52,18 @@ class Streams:
     async def _published(self, request: Request, *, received: bool = False) -> Response:
         stream = await self._operations.stream(request, "publish")
         count = await self._operations.publish(request, stream, received=received)
-        return Response(200, b'{"data":{"published":%d}}' % count)
+        return _published(count)
+
+    @effect("publish")
+    async def publish_to_streams(self, request: Request) -> Response:
+        """`POST …/messages`."""
+        return _published(await self._operations.publish_to_streams(request))
 
     @effect("deliver")
     async def receive(self, request: Request) -> Response | None:
         """`GET` or `POST …/consumers/{c}/receive`, and `POST …/consumers/{c}/messages`."""
         consumer = await self._operations.consumer(request)
-        batch_size, wait_for = read_receive(request.body, request.query_string)
-        share = await self._operations.receive(request, consumer, batch_size, wait_for)
+        share = await self._operations.receive(request, consumer, read_receive(request.body, request.query_string))
         return None if share is None else Response(200, encode_deliveries(share))
 
     @effect("deliver")
@@ -79,3 +80,7 @@ class Streams:
     async def extend(self, request: Request) -> Response:
         """`POST …/consumers/{c}/extend`."""
         return await self._operations.extend(request, self._operations.consumer)
+
+
+def _published(count: int) -> Response:
+    return Response(200, b'{"data":{"published":%d}}' % count)

@@ -39,6 +39,7 @@ EXAMPLES: dict[tuple[str, str], Any] = {
     ("patch", "/v1/streams/{stream}"): {"max_storage": 10_000_000_000},
     ("put", "/v1/streams/{stream}"): {"max_storage": 10_000_000_000},
     ("post", "/v1/streams/{stream}/messages"): {"key": _KEY, "data": {"product": "Shoes"}},
+    ("post", "/v1/messages"): {"messages": [{"stream": "mystream", "key": _KEY, "data": {"product": "Shoes"}}]},
     ("post", "/v1/streams/{stream}/erasures"): {"seqs": [17, 18], "reason": "request 2031-17"},
     ("post", "/v1/streams/{stream}/republish"): {"target": "mystream", "filter": "orders.us.>", "dry_run": True},
     ("post", "/v1/streams/{stream}/consumers"): {
@@ -50,7 +51,7 @@ EXAMPLES: dict[tuple[str, str], Any] = {
     },
     ("patch", _CONSUMER): {"max_ack_pending": 500},
     ("put", _CONSUMER): {"max_ack_pending": 500},
-    ("post", f"{_CONSUMER}/receive"): {"batch_size": 10, "wait_for": "5s"},
+    ("post", f"{_CONSUMER}/receive"): {"batch_size": 10, "wait_for": "5s", **_ACK_IDS},
     ("post", f"{_CONSUMER}/messages"): {"batch_size": 10},
     ("post", f"{_CONSUMER}/ack"): _ACK_IDS,
     ("post", f"{_CONSUMER}/nack"): {**_ACK_IDS, "delay_ms": 5000, "error": "the warehouse is closed"},

@@ -10,7 +10,8 @@ from msgspec import Struct
 
 from headrace.model.ack_ids import AckIds
 from headrace.runtime.messages.message import Message
-from headrace.server.data_plane.bodies import Delivery, WireMessage
+from headrace.server.data_plane.delivery_bodies import Delivery
+from headrace.server.data_plane.publish_bodies import WireMessage
 from headrace.server.wire.dialect_answers import ConsumerNamed, change
 
 _NULL = msgspec.Raw(b"null")

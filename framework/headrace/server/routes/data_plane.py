@@ -18,11 +18,13 @@ from headrace.server.data_plane.bounds import MAX_RECEIVED
 from headrace.server.routes.context import AnyRequest, Context, call
 from headrace.server.routes.parameters import AnyConsumerRef, ConsumerRef, StreamRef
 from headrace.server.wire.common import Listed, Success
-from headrace.server.wire.dialect_answers import Change, NextAnswer
+from headrace.server.wire.dialect_answers import Change, Changes, NextAnswer
 from headrace.server.wire.messages import (
+    Delivered,
     Nack,
     NewMessage,
     PublishedAnswer,
+    PublishToStreams,
     Receive,
     Received,
     Settle,
@@ -67,6 +69,16 @@ async def publish(
     return await call(request, context.data_plane.streams.publish, stream)
 
 
+@post("/messages", effect="publish", summary="Publish messages to several streams", tags=["Messages"], status_code=200)
+async def publish_to_streams(
+    request: AnyRequest, context: Context, data: JSONBody[PublishToStreams]
+) -> Response[PublishedAnswer]:
+    """Publishes messages to the streams that they name, in one transaction. The streams lie in one
+    database, and the token needs the scope `publish` for each. The answer is sent after the
+    commit."""
+    return await call(request, context.data_plane.streams.publish_to_streams)
+
+
 @methods.receive(f"{_OF_STREAM}/receive", summary="Receive messages", tags=["Delivery"])
 async def receive_by_query(
     request: AnyRequest,
@@ -90,9 +102,10 @@ async def receive(
     data: JSONBody[Receive | None] = None,
     batch_size: BatchSize = 1,
     wait_for: WaitFor = "0",
-) -> Response[Listed[Received]]:
+) -> Response[Delivered]:
     """Leases messages for the consumer's `ack_wait_ms`. Ack, nack or extend them in that
-    time. Otherwise they are delivered again."""
+    time. Otherwise they are delivered again. Messages that you have handled can be settled by the
+    next receive, with `ack_ids` and `nack_ids`. They are settled before it waits."""
     return await call(request, context.data_plane.streams.receive, stream, consumer)
 
 
@@ -145,7 +158,7 @@ async def pull_changes(
     data: JSONBody[Receive | None] = None,
     batch_size: BatchSize = 1,
     wait_for: WaitFor = "0",
-) -> Response[Listed[Change]]:
+) -> Response[Changes]:
     """Returns changes or rows of captured tables. The data of any other message is its `record`."""
     return await call(request, context.data_plane.pull.receive, consumer)
 

@@ -14,6 +14,7 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 from headrace.server.data_plane.receive_request import Share
 from headrace.server.data_plane.registry import CachedConsumer
 from headrace.server.wire.filters import FILLED
+from headrace.server.wire.messages import Settled
 from headrace.sources.postgres.settings import Action
 
 _encode = msgspec.json.Encoder().encode
@@ -68,21 +69,23 @@ def changes(consumer: CachedConsumer, share: Share, *, in_data: bool = False) ->
     """
     named = ConsumerNamed(consumer.id, consumer.name)
     found = [_data(data, at, named) for data, at in zip(share.data, share.created_at, strict=True)]
-    if in_data:
-        return _encode(
-            {"data": [_ChangeInData(ack_id, ack_id, one) for ack_id, one in zip(share.ack_ids, found, strict=True)]}
-        )
-    return _encode({"data": [_with_ids(one, ack_id) for ack_id, one in zip(share.ack_ids, found, strict=True)]})
+    with_ids = _ChangeInData if in_data else _with_ids
+    return _answer(share, [with_ids(ack_id, ack_id, one) for ack_id, one in zip(share.ack_ids, found, strict=True)])
+
+
+def _answer(share: Share, data: list[Any], **more: Any) -> bytes:
+    settled = {} if share.stale is None else {"stale": share.stale}
+    return _encode({"data": data, **settled, **more})
 
 
 def change(data: str | bytes, consumer: ConsumerNamed, ack_id: str) -> Struct | None:
     """Return a captured change or row as dialect B does, or None if a message's data is of another shape."""
     found = _captured_in(data, consumer)
-    return None if found is None else _with_ids(found, ack_id)
+    return None if found is None else _with_ids(ack_id, ack_id, found)
 
 
-def _with_ids(found: _Data, ack_id: str) -> _Change:
-    return _Change(found.record, found.changes, found.action, found.metadata, ack_id, ack_id)
+def _with_ids(ack_id: str, ack_token: str, found: _Data) -> _Change:
+    return _Change(found.record, found.changes, found.action, found.metadata, ack_id, ack_token)
 
 
 def _data(data: str, at: datetime, consumer: ConsumerNamed) -> _Data:
@@ -121,7 +124,7 @@ def records(consumer: CachedConsumer, share: Share, pending: int, ack_pending: i
             share.ack_ids, share.data, share.seqs, share.keys, share.created_at, strict=True
         )
     ]
-    return _encode({"data": found, "info": {"num_pending": pending, "num_ack_pending": ack_pending}})
+    return _answer(share, found, info={"num_pending": pending, "num_ack_pending": ack_pending})
 
 
 def _record(data: str, seq: int, stream: str, key: str, at: datetime) -> dict[str, Any]:
@@ -163,6 +166,12 @@ class Change(Struct, kw_only=True):
         Literal[Action, "read"] | UnsetType,
         Meta(description="`read` for a row of a backfill. Absent for a row and for any other message."),
     ] = UNSET
+
+
+class Changes(Settled, kw_only=True):
+    """The changes or rows that were received."""
+
+    data: list[Change]
 
 
 class Record(Struct, kw_only=True):

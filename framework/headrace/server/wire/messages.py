@@ -221,8 +221,20 @@ class NewMessages(Struct, kw_only=True, forbid_unknown_fields=True):
     messages: Annotated[list[NewMessage], Meta(min_length=1, max_length=MAX_PUBLISHED)]
 
 
+class StreamMessage(NewMessage, kw_only=True, forbid_unknown_fields=True):
+    """A message to publish, and its stream."""
+
+    stream: Annotated[str, Meta(description="Its id or name.", examples=["mystream"])]
+
+
+class PublishToStreams(Struct, kw_only=True, forbid_unknown_fields=True):
+    """Messages to publish to their streams, all or none."""
+
+    messages: Annotated[list[StreamMessage], Meta(min_length=1, max_length=MAX_PUBLISHED)]
+
+
 class Receive(Struct, kw_only=True, forbid_unknown_fields=True):
-    """How many messages to receive, and how long to wait."""
+    """How many messages to receive, how long to wait, and which earlier messages to settle before."""
 
     batch_size: Annotated[int, Meta(ge=1, le=MAX_RECEIVED)] = 1
     wait_for: Annotated[
@@ -233,6 +245,17 @@ class Receive(Struct, kw_only=True, forbid_unknown_fields=True):
             extra_json_schema={"minimum": 0, "maximum": MAX_WAIT * 1000},
         ),
     ] = 0
+    ack_ids: Annotated[
+        list[str] | None,
+        Meta(
+            description=f"Messages to ack before others are leased. At most {MAX_SETTLED:,} with `nack_ids`.",
+            extra_json_schema=_ACK_IDS,
+        ),
+    ] = None
+    nack_ids: Annotated[
+        list[str] | None,
+        Meta(description="Messages to nack before, as by a nack without further fields.", extra_json_schema=_ACK_IDS),
+    ] = None
 
 
 class Settle(Struct, kw_only=True, forbid_unknown_fields=True):
@@ -276,3 +299,20 @@ class Received(Struct):
 
     ack_id: str
     message: ReceivedMessage
+
+
+class Settled(Struct, kw_only=True):
+    """What a receive request has settled before."""
+
+    stale: Annotated[
+        list[str] | UnsetType,
+        Meta(
+            description="Given if the request has `ack_ids` or `nack_ids`: those that changed nothing, as their leases were lost."
+        ),
+    ] = UNSET
+
+
+class Delivered(Settled, kw_only=True):
+    """The messages that were received."""
+
+    data: list[Received]

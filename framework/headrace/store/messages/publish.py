@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import asyncpg
 
@@ -174,6 +174,29 @@ async def publish_all(
     async def publish() -> int:
         async with database.transaction() as connection:
             return await _publish_many(connection, stream, keys, data, headers, options)
+
+    return await with_repeat(publish)
+
+
+class StreamMessages(NamedTuple):
+    """Messages for one stream, as the arguments of `publish_many`."""
+
+    stream: str
+    keys: Sequence[str]
+    data: Sequence[str]
+    headers: Sequence[str | None] | None = None
+    options: PublishOptions | Sequence[PublishOptions] = PLAIN
+
+
+async def publish_to_streams(database: Database, messages: Sequence[StreamMessages]) -> list[int]:
+    """Publish to several streams, all or nothing. Returns for each stream what `publish_many` returns, and raises as it does.
+
+    The streams have the same order in all calls, so that two calls don't wait for each other.
+    """
+
+    async def publish() -> list[int]:
+        async with database.transaction() as connection:
+            return [await publish_many(connection, *one) for one in messages]
 
     return await with_repeat(publish)
 
