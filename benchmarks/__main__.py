@@ -17,11 +17,12 @@ from rich.markup import escape
 from benchmarks import checks, facts, harness, report
 from benchmarks.chaos import command as chaos
 from benchmarks.checks import CheckFailed
+from benchmarks.figures import command as figures
 from benchmarks.harness import Options
 from benchmarks.soak import command as soak
 from benchmarks.suite import IN_ALL, SUITE
 
-COMMANDS = {"chaos": chaos.main, "soak": soak.main}
+COMMANDS = {"chaos": chaos.main, "report": figures.main, "soak": soak.main}
 """Commands with arguments of their own."""
 
 

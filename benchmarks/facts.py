@@ -14,6 +14,7 @@ import asyncpg
 _SERVER_SETTINGS = (
     "synchronous_commit",
     "fsync",
+    "data_checksums",
     "full_page_writes",
     "wal_level",
     "wal_compression",

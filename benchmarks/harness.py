@@ -127,6 +127,17 @@ async def bench(options: Options) -> AsyncIterator[Bench]:
 
 
 @asynccontextmanager
+async def one_connection(dsn: str) -> AsyncIterator[Database]:
+    """A database with one connection, whose server process does all the work."""
+    database = Database(dsn, max_connections=1, application_name="benchmarks")
+    await database.open()
+    try:
+        yield database
+    finally:
+        await database.close()
+
+
+@asynccontextmanager
 async def _opened(dsn: str, index_keys: bool = False) -> AsyncIterator[Bench]:
     database = Database(dsn, application_name="benchmarks")
     await database.open()

@@ -15,9 +15,9 @@ from benchmarks.payloads import Batch, Order
 from benchmarks.timing import Stopwatch
 from headrace.store import Database
 
-_INSERT = "insert into plain_log (key, data) select * from unnest($1::text[], $2::json[])"
+INSERT = "insert into plain_log (key, data) select * from unnest($1::text[], $2::json[])"
 _INSERT_ONE = "insert into plain_log (key, data) values ($1, $2) returning id"
-_READ = "select id, key, data, created_at from plain_log where id > $1 order by id limit $2"
+READ = "select id, key, data, created_at from plain_log where id > $1 order by id limit $2"
 
 
 class PlainLog:
@@ -52,7 +52,7 @@ class PlainLog:
 
     async def insert_many(self, keys: list[str], texts: list[str]) -> None:
         """Insert rows by one statement, and commit."""
-        await self._connection.execute(_INSERT, keys, texts)
+        await self._connection.execute(INSERT, keys, texts)
 
     async def insert(self, key: str, text: str) -> int:
         """Insert one row. Returns the time from the call to the commit, in ns."""
@@ -65,7 +65,7 @@ class PlainLog:
         decoder = msgspec.json.Decoder(Order)
         position = count = 0
         watch = Stopwatch()
-        while rows := await self._connection.fetch(_READ, position, size):
+        while rows := await self._connection.fetch(READ, position, size):
             if decode:
                 for row in rows:
                     decoder.decode(row[2])

@@ -143,7 +143,7 @@ def _number(value: float) -> str:
 
 def _rounded(value: Any) -> Any:
     if isinstance(value, float):
-        return round(value, 3)
+        return float(f"{value:.6g}")
     if isinstance(value, dict):
         return {name: _rounded(item) for name, item in value.items()}
     if isinstance(value, list):

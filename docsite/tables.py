@@ -23,7 +23,7 @@ from headrace.sources.webhook import WebhookSpec
 DOCS = Path(__file__).parents[1] / "docs"
 
 
-def _table(*rows: list[str]) -> str:
+def table(*rows: list[str]) -> str:
     """Return a table with a heading and rows of Markdown."""
     lines = [rows[0], ["---"] * len(rows[0]), *rows[1:]]
     return "".join(f"| {' | '.join(cells)} |\n" for cells in lines).replace("|  |", "| |")
@@ -37,14 +37,14 @@ def settings_table(spec: type[msgspec.Struct]) -> str:
     for one in settings:
         also = ", ".join(f"`{name}`" for name in one.names[1:])
         rows.append([f"`{one.names[0]}`", one.default_text, *([also] if aliases else []), one.details])
-    return _table(*rows)
+    return table(*rows)
 
 
 def older_names_table(spec: type[msgspec.Struct]) -> str:
     """Return the older names of a spec's settings."""
     settings = [(one, one.older) for one in settings_of(spec).values() if one.older is not None]
     rows = [[f"`{older.name}`", f"`{one.names[0]}`", older.description] for one, older in settings]
-    return _table(["older name", "setting", "description"], *rows)
+    return table(["older name", "setting", "description"], *rows)
 
 
 def process_settings_table() -> str:
@@ -55,13 +55,13 @@ def process_settings_table() -> str:
         name = f"`{setting.name}`" if setting.in_project else ""
         default = setting.default_text or f"`{setting.default}`"
         rows.append([name, f"`{setting.variable}`", ", ".join(filter(None, places)), setting.description, default])
-    return _table(*rows)
+    return table(*rows)
 
 
 def codes_table() -> str:
     """Return all codes of errors."""
     rows = [[str(code.status), f"`{name}`", code.meaning] for name, code in ERROR_CODES.items()]
-    return _table(["status", "code", "description"], *rows)
+    return table(["status", "code", "description"], *rows)
 
 
 def parameters_table() -> str:
@@ -69,7 +69,7 @@ def parameters_table() -> str:
     rows = [["parameter", "the store (asyncpg)", "captures and Spark (libpq)"]]
     for cells, group in groupby(PARAMETERS, lambda parameter: [_effect(parameter), parameter.libpq]):
         rows.append([", ".join(f"`{parameter.name}`" for parameter in group), *cells])
-    return _table(*rows)
+    return table(*rows)
 
 
 def _effect(parameter: Parameter) -> str:

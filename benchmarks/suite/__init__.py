@@ -37,6 +37,7 @@ from benchmarks.suite.start import start
 from benchmarks.suite.steady import steady
 from benchmarks.suite.tenants import tenants
 from benchmarks.suite.transactional import transactional
+from benchmarks.suite.wal import wal
 from benchmarks.suite.work import work
 
 SUITE: dict[str, Callable[[Options], Awaitable[Result]]] = {
@@ -45,6 +46,7 @@ SUITE: dict[str, Callable[[Options], Awaitable[Result]]] = {
         publish,
         lease,
         costs,
+        wal,
         grants,
         drain,
         work,

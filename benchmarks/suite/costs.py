@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -13,11 +12,13 @@ from uuid import uuid4
 import msgspec
 
 from benchmarks.checks import CheckFailed
-from benchmarks.harness import MESSAGES, STREAM, Bench, Options, bench
+from benchmarks.harness import MESSAGES, STREAM, Bench, Options, bench, one_connection
+from benchmarks.limits import INSERT, READ
 from benchmarks.payloads import SMALL_NOTE, Batch, Keys, batches, bytes_of
 from benchmarks.report import Result
 from benchmarks.suite.filling import fill
 from benchmarks.timing import Measured
+from benchmarks.written import Written
 from headrace import store
 from headrace.model.outcomes import Settlement
 from headrace.model.specs import ConsumerSpec
@@ -26,38 +27,11 @@ from headrace.store import Database
 KEYS = Keys(100_000)
 BATCH = 100
 
-_BARE = "insert into plain_log (key, data) select * from unnest($1::text[], $2::json[])"
 _TABLE = f"insert into {MESSAGES} (key, data) select * from unnest($1::text[], $2::json[])"
 _PUBLIC = "select headrace.publish_many($1::text, $2::text[], $3::text[]::json[])"
-_READ = "select id, key, data, created_at from plain_log where id > $1 order by id limit $2"
 
 Call = Callable[[Database, int], Awaitable[Any]]
 """Makes a call, given its number."""
-
-
-_WRITTEN = """
-    select pg_current_wal_insert_lsn() - '0/0' as wal_bytes,
-           (select xact_commit from pg_stat_database where datname = current_database()) as commits,
-           (select sum(n_tup_upd + n_tup_del) from pg_stat_all_tables where schemaname like 'headrace%') as dead_rows"""
-
-
-class Written(msgspec.Struct, frozen=True):
-    """What the calls of a database have written so far."""
-
-    wal_bytes: int
-    commits: int
-    dead_rows: int
-
-    @classmethod
-    async def read(cls, database: Database) -> Written:
-        await database.fetch("select pg_stat_force_next_flush()")
-        (row,) = await database.fetch(_WRITTEN)
-        return cls(*map(int, row))
-
-    def since(self, before: Written) -> dict[str, int]:
-        """Return what was written between two readings, by name, without the two commits of a reading."""
-        differences = {name: getattr(self, name) - getattr(before, name) for name in self.__struct_fields__}
-        return {**differences, "commits": differences["commits"] - 2}
 
 
 class Cost(msgspec.Struct):
@@ -83,7 +57,7 @@ async def costs(options: Options) -> Result:
     rounds, repeats = options.count(300, 20), options.times(5, 2)
     found: dict[str, Cost] = {}
     for _ in range(repeats):
-        async with bench(options) as place, _alone(place.dsn) as database:
+        async with bench(options) as place, one_connection(place.dsn) as database:
             await fill(place, KEYS, _backlog(rounds))
             for name, call in (await _calls(place, database, rounds)).items():
                 await _measure(database, call, rounds, found.setdefault(name, Cost()))
@@ -108,17 +82,6 @@ def _backlog(rounds: int) -> int:
     return rounds * BATCH * 3
 
 
-@asynccontextmanager
-async def _alone(dsn: str) -> AsyncIterator[Database]:
-    """A database with one connection, whose server process is the one that is measured."""
-    database = Database(dsn, max_connections=1, application_name="benchmarks")
-    await database.open()
-    try:
-        yield database
-    finally:
-        await database.close()
-
-
 async def _measure(database: Database, call: Call, rounds: int, cost: Cost) -> None:
     server = await database.fetchval("select pg_backend_pid()")
     for number in range(10):
@@ -128,14 +91,14 @@ async def _measure(database: Database, call: Call, rounds: int, cost: Cost) -> N
     for number in range(10, rounds):
         await call(database, number)
     elapsed, mine, theirs = time.perf_counter() - start, time.process_time() - own, _used(server) - used
-    written = (await Written.read(database)).since(before)
+    after = await Written.read(database)
     if await database.fetchval("select pg_backend_pid()") != server:
         raise CheckFailed("The connection was replaced during the measurement.")
     made = rounds - 10
     cost.postgres.append(theirs / made * 1e6)
     cost.client.append(mine / made * 1e6)
     cost.elapsed.append(elapsed / made * 1e6)
-    cost.written.append({name: count / made for name, count in written.items()})
+    cost.written.append(after.each(before, made))
 
 
 def _used(process: int) -> float:
@@ -151,17 +114,17 @@ async def _calls(place: Bench, database: Database, rounds: int) -> dict[str, Cal
     many, one = list(batches(KEYS, rounds * BATCH, BATCH)), list(batches(KEYS, rounds, 1))
     calls: dict[str, Call] = {"select 1": lambda database, _: database.fetchval("select 1")}
     for size, texts in ((1, one), (BATCH, many)):
-        calls[f"bare insert of {size}"] = _insert(_BARE, texts)
+        calls[f"bare insert of {size}"] = _insert(INSERT, texts)
         calls[f"insert of {size} into the stream's table"] = _insert(_TABLE, texts)
         calls[f"headrace.publish_many of {size} in SQL"] = _insert(_PUBLIC, texts, STREAM)
         calls[f"publish {size}"] = _publish(texts) if size > 1 else _publish_one(texts)
-    calls[f"bare read of {BATCH}"] = lambda database, number: database.fetch(_READ, number * BATCH, BATCH)
+    calls[f"bare read of {BATCH}"] = lambda database, number: database.fetch(READ, number * BATCH, BATCH)
     for size in (1, BATCH):
         consumer = await _consumer(place, f"each_{size}")
         leases: list[int] = []
         calls[f"lease of {size}"] = _lease(consumer, size, leases)
         calls[f"settle a lease of {size}"] = _settle(consumer, leases)
-    calls[f"lease of {BATCH} that nobody has read since a checkpoint"] = _lease_after_checkpoint(place, rounds)
+    calls[f"lease of {BATCH}, the first to read them since a checkpoint"] = _lease_after_checkpoint(place, rounds)
     calls["lease of nothing"] = _lease_nothing(place)
     return calls
 

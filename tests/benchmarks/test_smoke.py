@@ -88,6 +88,17 @@ def test_list_names_every_benchmark() -> None:
 
 
 @pytest.mark.long
+def test_wal_says_what_a_message_writes_on_each_way(url: str, tmp_path: Path) -> None:
+    ways = measure(url, tmp_path / "result.json", "wal", "--messages", "2000", "--repeats", "1")["variants"]
+    for way in ways.values():
+        assert way.keys() >= {"wal_bytes", "commits", "dead_rows"}
+    behind = ways["in hundreds, behind a checkpoint"]
+    assert behind["wal_bytes"] == pytest.approx(behind["publish_wal_bytes"] + behind["consume_wal_bytes"], rel=1e-3)
+    assert ways["bare inserts in hundreds"]["wal_bytes"] < ways["in hundreds"]["wal_bytes"] < behind["wal_bytes"]
+    assert ways["in hundreds"]["commits"] < 0.1 < 1 <= ways["one by one"]["commits"]
+
+
+@pytest.mark.long
 def test_latency_has_its_percentiles(url: str, tmp_path: Path) -> None:
     result = measure(url, tmp_path / "result.json", "latency", "--seconds", "1", "--repeats", "1")
     assert 0 < result["p50_ms"] <= result["p95_ms"] <= result["p99_ms"] <= result["max_ms"]

@@ -11,8 +11,8 @@ WORD = re.compile(r"[A-Za-z][A-Za-z'’-]*")
 
 
 def running_text(page: Path) -> str:
-    """Return a page without its code, tables and pictures."""
-    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    """Return a page without its code, tables, pictures and comments."""
+    text = re.sub(r"```.*?```|<!--.*?-->", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
     lines = (line for line in text.splitlines() if not line.lstrip().startswith(("|", "![", "[!")))
     return re.sub(r"`[^`]*`", "X", "\n".join(lines))
 
