@@ -21,6 +21,7 @@ from benchmarks.written import Written
 from headrace import App, store
 from headrace.model.outcomes import Settlement
 from headrace.model.specs import ConsumerSpec
+from headrace.runtime.maintenance.sweeper import Sweeper
 from headrace.store import Database
 
 KEYS = Keys(10_000)
@@ -45,7 +46,8 @@ async def wal(options: Options) -> Result:
         "in hundreds": partial(_kept_up, work=many, size=BATCH),
         "one by one, consumed in hundreds": partial(_kept_up, work=single, size=BATCH),
         "one by one": partial(_kept_up, work=single, size=1),
-        "in hundreds, behind a checkpoint": partial(_behind, work=many),
+        "in hundreds, behind a checkpoint": partial(_behind, work=many, swept=True),
+        "in hundreds, behind a checkpoint, without a janitor": partial(_behind, work=many, swept=False),
         "in hundreds, by a worker": partial(_worker, count=count, size=BATCH),
         "one by one, by a worker": partial(_worker, count=len(single), size=1),
         "bare inserts in hundreds": partial(_bare, work=many),
@@ -107,14 +109,18 @@ async def _kept_up(place: Bench, work: list[Batch], size: int) -> Figures:
     return written
 
 
-async def _behind(place: Bench, work: list[Batch]) -> Figures:
+async def _behind(place: Bench, work: list[Batch], swept: bool) -> Figures:
     """Publish everything, and lease and ack it after a checkpoint. `publish_wal_bytes` and `consume_wal_bytes` are the
-    parts."""
+    parts. `swept`: whether the stream is swept before, as the janitor of a running app does every few seconds."""
+    sweeper = Sweeper(place.database)
+    await sweeper.sweep()
     async with one_connection(place.dsn) as database:
         consumer = await _consumer(database)
         before = await Written.read(database)
         for batch in work:
             await _publish(database, batch)
+        if swept:
+            await sweeper.sweep()
         published = (await Written.read(database)).each(before, _messages(work))
         await place.rest()
         before = await Written.read(database)
