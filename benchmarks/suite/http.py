@@ -73,26 +73,34 @@ async def _sizes(options: Options, count: int, note: int) -> tuple[Measured, dic
     """The rates with messages of one size, their CPU cost and the rate of a server that only stores them, and what was proven
     of them."""
     measured, stored, costs, proven = Measured(), list[float](), dict[str, Any](), list[str]()
+    storing: dict[str, Any] = {}
     for _ in range(options.times(3, 1)):
         rate, costs, proven = await _ours(options, count, note, RECEIVERS)
         measured.samples.append(rate)
-        measured.limit_samples.append(await _bare(count, note))
-        stored.append(await _storing(options, count, note))
+        measured.limit_samples.append((await _bare(count, note))[0])
+        rate, storing = await _storing(options, count, note)
+        stored.append(rate)
     only_stores = Measured(measured.samples, stored)
-    return measured, {**costs, "only_stores": {"limit": only_stores.limit, "ratio": only_stores.ratio}}, proven
+    storing = {"cpu_us_per_message": storing["cpu_us_per_message"]}
+    return (
+        measured,
+        {**costs, "only_stores": {"limit": only_stores.limit, "ratio": only_stores.ratio, **storing}},
+        proven,
+    )
 
 
-async def _bare(count: int, note: int, *arguments: str) -> float:
-    """The rate of the bare web server."""
+async def _bare(count: int, note: int, *arguments: str, postgres: int | None = None) -> tuple[float, dict[str, Any]]:
+    """The rate and the CPU cost of the bare web server."""
     async with serving(BARE, "--batch", str(BATCH), "--note", str(note), *arguments) as server:
-        return (await _run(server, count, note, None, RECEIVERS))[0]
+        rate, costs, _ = await _run(server, count, note, postgres, RECEIVERS)
+        return rate, costs
 
 
-async def _storing(options: Options, count: int, note: int) -> float:
-    """The rate of the bare web server that stores what is published."""
+async def _storing(options: Options, count: int, note: int) -> tuple[float, dict[str, Any]]:
+    """The rate and the CPU cost of the bare web server that stores what is published."""
     async with bench(options) as place:
         await place.rest(PLAIN)
-        rate = await _bare(count, note, "--database", place.dsn)
+        rate = await _bare(count, note, "--database", place.dsn, postgres=await _postgres(place))
         if (rows := await place.database.fetchval(f"select count(*) from {PLAIN}")) != count:
             raise CheckFailed(f"Of {count:,} messages {rows:,} were stored.")
         return rate

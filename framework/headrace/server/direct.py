@@ -10,7 +10,7 @@ it, the request is answered by a coroutine, which checks everything again and sa
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from time import perf_counter
 from typing import Any
@@ -50,17 +50,19 @@ Otherwise = Callable[[Exchange], Coroutine[Any, Any, None]]
 
 
 class _Receiving:
-    """A receive request in progress. `stale`: the ids that it settled without effect, None if it settles nothing."""
+    """A receive request in progress. `ack_ids`: those that it has yet to ack. `stale`: those that it acked without effect,
+    None if it acks nothing."""
 
-    __slots__ = ("consumer", "exchange", "options", "receivers", "stale")
+    __slots__ = ("ack_ids", "batch_size", "consumer", "exchange", "receivers", "stale", "wait_for")
 
     def __init__(
         self, consumer: CachedConsumer, receivers: Receivers, options: ReceiveOptions, exchange: Exchange
     ) -> None:
         self.consumer = consumer
         self.receivers = receivers
-        self.options = options
         self.exchange = exchange
+        self.batch_size, self.wait_for = options.batch_size, options.wait_for
+        self.ack_ids: Sequence[str] = options.ack_ids or ()
         self.stale: list[str] | None = [] if options.settles else None
 
 
@@ -183,7 +185,7 @@ class DirectAnswers:
         receiving = _Receiving(consumer, receivers, options, exchange)
         begun = False
         try:
-            begun = self._settle_earlier(receiving) if options.ack_ids else self._lease(receiving)
+            begun = self._settle_earlier(receiving) if receiving.ack_ids else self._lease(receiving)
         finally:
             if not begun:
                 self._limits.end_whole(len(exchange.body), waits=True)
@@ -192,7 +194,7 @@ class DirectAnswers:
     def _settle_earlier(self, receiving: _Receiving) -> bool:
         """Ack the messages that a receive request names, if they are a lease that this server has given, and receive
         after that."""
-        begun = self._engine.begin_ack(receiving.consumer, receiving.options.ack_ids or ())
+        begun = self._engine.begin_ack(receiving.consumer, receiving.ack_ids)
         if begun is None:
             return False
         lease, answer = begun
@@ -204,8 +206,8 @@ class DirectAnswers:
         exchange = receiving.exchange
         response: Response | None = None
         try:
-            ack_ids = receiving.options.ack_ids or ()
-            receiving.stale = self._engine.end_ack(receiving.consumer, ack_ids, lease, answer)
+            receiving.stale = self._engine.end_ack(receiving.consumer, receiving.ack_ids, lease, answer)
+            receiving.ack_ids = ()  # they need no memory while it waits
             if not exchange.gone:
                 exchange.end_waiting(answer)
                 self._lease(receiving)
@@ -217,8 +219,8 @@ class DirectAnswers:
         self._end(self._receive, exchange, response, answer, waits=True)
 
     def _lease(self, receiving: _Receiving) -> bool:
-        options, exchange = receiving.options, receiving.exchange
-        receiver = receiving.receivers.begin(options.batch_size, options.wait_for, exchange.wait_for_disconnect)
+        exchange = receiving.exchange
+        receiver = receiving.receivers.begin(receiving.batch_size, receiving.wait_for, exchange.wait_for_disconnect)
         exchange.begin_waiting(receiver.answer)
         receiver.answer.add_done_callback(partial(self._end_receive, receiving, receiver))
         return True
