@@ -69,8 +69,9 @@ declare
     v_signature  constant text := headrace_internal.reader_signature(p_stream);
     v_body       text;
 begin
-    select format(E'begin\n%s    end if;\n    return null;\nend ', string_agg(
-               format(E'    %s $1 = %L and $5 %s null then\n    return (select row(m.*)::headrace_internal.fresh_messages from (%s) as m);\n',
+    -- The rows are not made in an expression, since each message would be copied two more times.
+    select format(E'declare\n    v_read  headrace_internal.fresh_messages;\nbegin\n%s    end if;\n    return v_read;\nend ', string_agg(
+               format(E'    %s $1 = %L and $5 %s null then\n        select m.* into v_read from (%s) as m;\n',
                       case when place = 1 then 'if' else 'elsif' end, relation, case when counts then 'is not' else 'is' end, headrace_internal.fresh_query(relation, counts)),
                '' order by place))
         into v_body
