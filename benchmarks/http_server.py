@@ -133,3 +133,8 @@ def postmaster(backend: int) -> int | None:
     """The main process of the Postgres that has this backend. None when it is on another machine."""
     process = _processes().get(backend)
     return process.parent if process is not None and process.name == "postgres" else None
+
+
+def children(process: int) -> list[int]:
+    """The processes that this process has started, as the backends of a postmaster."""
+    return [number for number, one in _processes().items() if one.parent == process]

@@ -52,6 +52,20 @@ def _wal(result: Mapping[str, Any]) -> str:
     return table(*rows)
 
 
+def _scale(result: Mapping[str, Any]) -> str:
+    rows = [["workload", "predicted", "measured", "error"]]
+    for name, point in result["variants"].items():
+        rates = [f"{figure(point[part])}/s" for part in ("predicted", "measured")]
+        rows.append([name, *rates, f"{point['error'] * 100:+.0f} %"])
+    return table(*rows)
+
+
+def _curve(result: Mapping[str, Any]) -> str:
+    rows = [["workload", "predicted", "ended by"]]
+    rows += [[name, f"{figure(point['predicted'])}/s", point["resource"]] for name, point in result["curve"].items()]
+    return table(*rows)
+
+
 def _writes(written: Mapping[str, float]) -> list[str]:
     return [figure(written[name]) if name in written else "" for name in _WRITES]
 
@@ -84,5 +98,11 @@ def _wrapped(text: str) -> str:
     return textwrap.fill(text, _WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False) + "\n"
 
 
-PARTS = {"measured": Part(_measured), "costs": _of("costs", _costs), "wal": _of("wal", _wal)}
+PARTS = {
+    "measured": Part(_measured),
+    "costs": _of("costs", _costs),
+    "wal": _of("wal", _wal),
+    "scale": _of("scale", _scale),
+    "curve": _of("scale", _curve),
+}
 """The parts by name."""

@@ -31,6 +31,7 @@ from benchmarks.suite.pinned import pinned
 from benchmarks.suite.publish import publish
 from benchmarks.suite.push import push
 from benchmarks.suite.retention import retention
+from benchmarks.suite.scale import scale
 from benchmarks.suite.spark import spark
 from benchmarks.suite.standstill import standstill
 from benchmarks.suite.start import start
@@ -61,6 +62,7 @@ SUITE: dict[str, Callable[[Options], Awaitable[Result]]] = {
         pinned,
         standstill,
         growth,
+        scale,
         crowd,
         multitude,
         memory,

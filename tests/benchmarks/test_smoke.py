@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.scale.model import CORES, FLUSH, LOCK, PROCESSES
 from headrace.embedded import EmbeddedPostgres
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -228,3 +229,15 @@ def test_multitude_reports_the_cores_that_idle_consumers_use(url: str, tmp_path:
     result = measure(url, tmp_path / "result.json", "multitude", "--messages", "1000", "--seconds", "1")
     assert result["settings"]["consumers"] == 100
     assert len(result["idle"]["cores_of_each_process"]) == 2
+
+
+@pytest.mark.torture  # half a minute or more
+def test_scale_compares_predicted_rates_with_measured_ones(url: str, tmp_path: Path) -> None:
+    result = measure(url, tmp_path / "result.json", "scale", "--seconds", "0.3", "--repeats", "1")
+    assert len(result["variants"]) == result["points"]
+    for point in result["variants"].values():
+        assert min(point["predicted"], point["measured"]) > 0
+        assert point["error"] > -1
+        assert 0 <= point["other_programs"] <= 1
+    assert {point["resource"] for point in result["curve"].values()} <= {CORES, LOCK, FLUSH, PROCESSES}
+    assert any("32 cores" in name for name in result["curve"])
