@@ -4,6 +4,7 @@ Spark is gone.
 
 from __future__ import annotations
 
+import socket
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ from headrace import App, Batch, Retry
 from headrace.model.errors import InvalidData
 from headrace.model.outcomes import Release
 from headrace_spark import SparkUnavailable, spark_consumer
-from headrace_spark.handlers import jobs, transform, warm_session
+from headrace_spark.handlers import failures, jobs, transform, warm_session
 from headrace_spark.handlers.failures import Bisection
 from tests.runtime.running import WITHIN, consumer, dead_letters, eventually, parked, running, seek
 from tests.support.logs import logged
@@ -299,38 +300,59 @@ async def test_a_job_that_lost_its_lease_is_cancelled(
     assert stuck.calls == 1
 
 
-async def test_a_session_that_dies_in_mid_job_costs_no_attempt_and_the_next_batch_gets_a_new_one(
+async def test_a_session_that_dies_costs_no_attempt_and_ends_the_app_with_a_code_for_its_supervisor(
     spark: SparkSession, dsn: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The death is simulated. A real one would end the session of all other tests. See
     test_handlers_killed for that.
     """
-    monkeypatch.setattr(transform, "MIN_DELAY", 0.01)
     app = App(dsn, streams=["orders"])
-    died: list[int] = []
     attempts: list[int] = []
-    monkeypatch.setattr(transform, "stop", lambda: died.append(1))
-    monkeypatch.setattr("headrace_spark.handlers.failures.gone", lambda _: len(died) < 2)
-    monkeypatch.setattr(transform, "gone", lambda _: True)
+    monkeypatch.setattr("headrace_spark.handlers.failures.gone", lambda _: len(attempts) == 1)
 
     @spark_consumer(app, "orders", publishes="copies", max_deliver=1, **QUICK)
     def copied(df: DataFrame, batch: Batch) -> DataFrame:
         attempts.append(batch[0].attempt)
-        if len(attempts) < 3:
+        if len(attempts) == 1:
             raise ConnectionRefusedError("Answer from Java side is empty")
         return df.select("key", "data")
 
     names = await fill(app, 4)
-    async with running(app):
-        await app.idle()
+    with anyio.fail_after(WITHIN), pytest.raises(SparkUnavailable, match="was lost during a job") as ended:
+        await app.run(signals=False)
+    assert ended.value.exit_code == 69
+    assert len(logged(caplog, "spark session lost")) == 1
+    async with running(app):  # the process that the supervisor starts
         await eventually(lambda: _same(app, names))
-        assert await keys(app, "copies") == names
         assert await dead_letters(app, "copied") == []
-    assert attempts == [1, 1, 1]
-    assert len(died) == 2
-    errors = [str(record.error) for record in logged(caplog, "spark unavailable", consumer="orders:copied")]  # type: ignore[attr-defined]
-    assert len(errors) == 2
-    assert all(error.startswith("The Spark session was lost during a job") for error in errors)
+    assert attempts == [1, 1]
+
+
+async def test_errors_of_the_gateway_are_never_the_message_s_fault(spark: SparkSession, dsn: str) -> None:
+    """An object of a dead session, which a module has kept, fails in each call, although the session of now is well."""
+    from py4j.java_gateway import GatewayParameters, JavaGateway  # type: ignore[import-untyped]
+
+    app = App(dsn, streams=["orders"])
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        dead = JavaGateway(gateway_parameters=GatewayParameters(address="127.0.0.1", port=closed.getsockname()[1]))
+
+        @spark_consumer(app, "orders", max_deliver=1, **QUICK)
+        def ship(df: DataFrame) -> None:
+            try:
+                dead.jvm.System.currentTimeMillis()
+            except Exception as error:
+                raise RuntimeError("The function can't be used.") from error
+
+        await fill(app, 4)
+        with anyio.fail_after(WITHIN), pytest.raises(SparkUnavailable, match="an object of a session that has ended"):
+            await app.run(signals=False)
+    async with app:
+        assert await dead_letters(app, "ship") == []
+        assert await app.database.fetchval("select count(*) from headrace_internal.leases") == 0
+        assert {row["attempts"] for row in await parked(app)} <= {0}
+    own = ConnectionRefusedError("The service of the handler's own does not answer.")
+    assert failures.classified(own, spark) is own
 
 
 async def test_while_there_is_no_spark_batches_are_given_back_and_nothing_starts_without_it(

@@ -23,11 +23,11 @@ from headrace.model.log import Log
 from headrace.model.outcomes import Reject, Release, Retry, Unfit, deciding
 from headrace.runtime.messages.message import lease_time
 from headrace.runtime.messages.staged import StagedMessages
-from headrace_spark.handlers.failures import BatchFailed, Bisection, SparkGone, classified, gone
+from headrace_spark.handlers.failures import BatchFailed, Bisection, SparkGone, classified
 from headrace_spark.handlers.jobs import Job, run
 from headrace_spark.handlers.results import Message, Results
 from headrace_spark.handlers.warm_session import WarmSession
-from headrace_spark.session import SparkUnavailable, stop
+from headrace_spark.session import SparkUnavailable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -96,11 +96,16 @@ class Transform:
             return Retry("This part of the batch was not tried, since every other part of it failed or took too long.")
         started = anyio.current_time()
         try:
+            if self._warm_session.lost is not None:
+                raise self._warm_session.lost
             found = await self._decided(batch)
         except (Retry, Reject) as outcome:
             return outcome
         except SparkUnavailable as error:
-            await self._wait(error, started)
+            if self._warm_session.lost is not None:
+                self._warm_session.end_app()
+            else:
+                await self._wait(error, started)
             raise Release(str(error)) from error
         except (BatchFailed, ConfigurationError) as error:
             return Retry(str(error))
@@ -172,8 +177,8 @@ class Transform:
             return found
         except Exception as error:
             failure = classified(error, spark)
-            if isinstance(failure, SparkGone) and gone(spark):
-                stop()  # the next batch gets a new session
+            if isinstance(failure, SparkGone):
+                self._warm_session.note_death(failure)
             if failure is error:
                 raise
             raise failure from error
