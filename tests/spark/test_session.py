@@ -53,6 +53,31 @@ def test_where_pyspark_is_not_installed_a_sentence_says_what_to_install() -> Non
     assert ended.stdout.endswith("Run pip install 'headrace[spark]'.\n")
 
 
+def test_a_module_that_uses_spark_while_it_is_imported_is_told_what_to_write(tmp_path: Path) -> None:
+    early = ("F.col('a')", "F.udf(abs, 'bigint')", "Window.partitionBy('key')", "StructType.fromDDL('a int')")
+    for number, text in enumerate(early):
+        imports = "from pyspark.sql import Window, functions as F\nfrom pyspark.sql.types import StructType\n"
+        (tmp_path / f"early_{number}.py").write_text(f"{imports}\nearly = {text}\n")
+    program = (
+        "import sys\nfrom headrace.cli.processes.app_loader import load_app\n"
+        "from headrace_spark.pipelines.functions import load_function\n"
+        "for load in (load_app, load_function):\n"
+        "    for number in range(4):\n"
+        "        try: load(f'early_{number}:app')\n"
+        "        except Exception as error: print(type(error).__name__, error)\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program], check=True, capture_output=True, text=True, cwd=tmp_path, env=environment()
+    )
+    lines = ended.stdout.splitlines()
+    assert len(lines) == 2 * len(early)
+    for number, line in enumerate(lines):
+        name = f"early_{number % len(early)}"
+        assert line.startswith(f"ConfigurationError The module {name!r} uses Spark while it is imported"), line
+        assert f"{name}.py:4 in <module>" in line
+        assert "inside the handler, and give functions a type such as LongType()" in line
+
+
 def test_the_session_is_the_same_at_every_call(spark: SparkSession) -> None:
     assert session() is spark
     assert not is_connect(spark)
