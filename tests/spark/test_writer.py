@@ -202,3 +202,25 @@ def test_each_batch_of_a_query_can_be_saved_under_an_id(spark: SparkSession, wri
         run()
     run()
     assert written.keys() == ["a", "b"]
+
+
+def test_an_id_in_foreach_batch_belongs_to_the_checkpoint_of_its_query(
+    spark: SparkSession, written: Written, tmp_path: Path
+) -> None:
+    """A query with another checkpoint numbers its batches from 0 again. Their ids are not those of the first query's."""
+    (tmp_path / "in").mkdir()
+
+    def run(checkpoint: str, key: str) -> None:
+        (tmp_path / "in" / "0.txt").write_text(f"{key}\n")
+        frame = spark.readStream.text(str(tmp_path / "in")).selectExpr("value as key", "'1' as data")
+        query = (
+            frame.writeStream.foreachBatch(lambda batch, number: save(batch, written, writeId=f"hourly-{number}"))
+            .option("checkpointLocation", str(tmp_path / checkpoint))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+
+    run("first", "a")
+    run("second", "b")
+    assert written.keys() == ["a", "b"]

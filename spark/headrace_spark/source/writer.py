@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
+import msgspec
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
@@ -51,8 +52,9 @@ class HeadraceWriter(DataSourceArrowWriter):
     """Publishes the rows of one `save`.
 
     With the option `writeId`, a save publishes nothing if its id was committed before. A save can thus be repeated if
-    its outcome is not known. `foreachBatch` can also use it, with an id made of the query and the batch. Ids are
-    remembered for 7 days, for each stream separately.
+    its outcome is not known. Ids are remembered for 7 days, for each stream separately. In the thread of a streaming query,
+    as in `foreachBatch`, an id counts for this query, which its checkpoint identifies. A query with another checkpoint
+    numbers its batches from 0 again, and its writes are others.
 
     Args:
         options: the options as Spark passes them.
@@ -75,18 +77,26 @@ class HeadraceWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
         """Stage a task's rows. It runs in the task."""
-        return Staged(self._write.id, 0, staging.stage(self._write, _partition(), iterator))
+        query = _property("sql.streaming.queryId")
+        write = self._of(f"{self._write.id}@{query}" if query else self._write.id)
+        return Staged(write.id, 0, staging.stage(write, _partition(), iterator))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Publish the parts of the attempts that count. It runs on the driver, once every task is done."""
-        staging.commit(self._write, _parts(messages))
+        for write_id in _ids(messages):
+            staging.commit(self._of(write_id), _parts(messages))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Delete the staged rows. It runs on the driver, after a task or the commit has failed.
 
-        Rows that are committed stay.
+        Rows that are committed stay. If no task was done, the id in a query is not known here, and the rows are deleted
+        within a day.
         """
-        staging.abort(self._write)
+        for write_id in _ids(messages) or (self._write.id,):
+            staging.abort(self._of(write_id))
+
+    def _of(self, write_id: str) -> Write:
+        return msgspec.structs.replace(self._write, id=write_id)
 
 
 class HeadraceStreamWriter(DataSourceStreamArrowWriter):
@@ -148,11 +158,15 @@ def _partition() -> int:
     return 0 if context is None else context.partitionId()
 
 
+def _property(name: str) -> str | None:
+    """A property of the thread that started the task's job, or None."""
+    context = TaskContext.get()
+    return None if context is None else context.getLocalProperty(name)
+
+
 def _micro_batch() -> tuple[str, int]:
     """The id of the query's writes and the number of the batch, from the task's local properties."""
-    context = TaskContext.get()
-    query = context and context.getLocalProperty("sql.streaming.queryId")
-    batch = context and context.getLocalProperty("streaming.sql.batchId")
+    query, batch = _property("sql.streaming.queryId"), _property("streaming.sql.batchId")
     if not query or not batch:
         raise ConfigurationError("The task has no streaming query and batch in its Spark properties. Use writeStream.")
     return f"query:{query}", int(batch)
