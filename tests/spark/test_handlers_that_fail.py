@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.from_thread
+import anyio.to_thread
 import msgspec
 import pytest
 
@@ -275,6 +276,37 @@ async def test_the_end_of_a_drain_cancels_the_spark_job_and_gives_the_batch_back
     async with app:
         assert [(row["seq"], row["attempts"]) for row in await parked(app)] in ([], [(1, 0), (2, 0)])
         assert await app.database.fetchval("select count(*) from headrace_internal.leases") == 0
+
+
+async def test_a_batch_is_given_back_at_the_end_of_a_drain_although_its_call_can_not_be_cancelled(
+    spark: SparkSession, dsn: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(jobs, "CANCEL_TIMEOUT", 0.1)
+    app = App(dsn, streams=["orders"])
+    held, begun = threading.Event(), threading.Event()
+
+    @spark_consumer(app, "orders", publishes="copies", **QUICK)
+    def ship(df: DataFrame) -> DataFrame:
+        begun.set()
+        held.wait(WITHIN)  # work of the driver, which no cancel reaches
+        return df.select("key", "data")
+
+    await fill(app, 2)
+    try:
+        with anyio.fail_after(WITHIN):
+            async with anyio.create_task_group() as group:
+                group.start_soon(lambda: app.run(signals=False))
+                await anyio.to_thread.run_sync(begun.wait)
+                app.stop()
+                app.stop()
+        async with app:
+            assert {row["attempts"] for row in await parked(app)} <= {0}
+            assert await app.database.fetchval("select count(*) from headrace_internal.leases") == 0
+    finally:
+        held.set()
+    assert len(logged(caplog, "spark job not cancelled", consumer="orders:ship")) == 1
+    async with app:
+        assert await keys(app, "copies") == []
 
 
 async def test_a_job_that_lost_its_lease_is_cancelled(

@@ -142,10 +142,17 @@ class Transform:
 
         job = self._warm_session.jobs[self._settings.name] = Job(self._settings.name, len(batch))
         try:
-            work = partial(job.call, self._warm_session.session, partial(self._run_in_thread, batch))
-            found = await run(job, work, threads=self._threads, log_every=self._settings.log_every, check=check)
+            work = partial(job.call, self._warm_session.session, partial(self._run_in_thread, batch, job))
+            found = await run(
+                job,
+                work,
+                threads=self._threads,
+                log_every=self._settings.log_every,
+                check=check,
+                draining=self._warm_session.draining,
+            )
         except BaseException:
-            if self._results is not None:
+            if self._results is not None and not job.abandoned:
                 with anyio.CancelScope(shield=True):
                     await anyio.to_thread.run_sync(self._results.discard, limiter=self._threads)
             raise
@@ -169,7 +176,7 @@ class Transform:
 
     # --- in the thread
 
-    def _run_in_thread(self, batch: Batch, spark: SparkSession) -> list[Message] | StagedMessages | None:
+    def _run_in_thread(self, batch: Batch, job: Job, spark: SparkSession) -> list[Message] | StagedMessages | None:
         lease_time(batch.messages)  # to make the session takes a while
         try:
             found = self._call_function(batch, spark)
@@ -182,6 +189,9 @@ class Transform:
             if failure is error:
                 raise
             raise failure from error
+        finally:
+            if job.abandoned and self._results is not None:
+                self._results.discard()
 
     def _call_function(self, batch: Batch, spark: SparkSession) -> list[Message] | StagedMessages | None:
         from headrace_spark.frames import incoming

@@ -79,6 +79,10 @@ class WarmSession:
         elif self.lost is None:
             self.lost = error
 
+    def draining(self) -> bool:
+        """Whether the app drains."""
+        return self._drained.is_set()
+
     def end_app(self) -> None:
         """Make the app drain, since its session has died. Called on the event loop, maybe more than once."""
         if not self._drained.is_set():
