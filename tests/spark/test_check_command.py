@@ -6,6 +6,7 @@ import json
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -35,7 +36,7 @@ def ran(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_
     monkeypatch.chdir(tmp_path)
     for name in [name for name in os.environ if name.startswith("HEADRACE_")]:
         monkeypatch.delenv(name)
-    monkeypatch.setattr(checks, "obtain", lambda *given: pytest.fail("a session was started"))
+    monkeypatch.setattr(checks, "session", lambda *given: pytest.fail("a session was started"))
 
     def ran(*words: str) -> tuple[int, str, str]:
         code = call(["spark", "check", *words])
@@ -160,7 +161,7 @@ def test_secrets_among_the_settings_are_not_shown(ran: Ran, monkeypatch: pytest.
     def failing(*given: Any) -> None:
         raise java.SparkUnavailable("no")
 
-    monkeypatch.setattr(checks, "obtain", failing)
+    monkeypatch.setattr(checks, "session", failing)
     code, out, err = ran()
     assert code == 69
     assert "hunter2" not in out + err
@@ -187,6 +188,21 @@ def test_a_job_that_takes_too_long_is_given_up(spark: SparkSession, monkeypatch:
     report = checks.check(timeout=0.5)
     assert (report.exit_code, report.workers) == (69, [])
     assert "was not done after 0.5 s. Check whether the cluster has free executors" in str(report.problem)
+
+
+@pytest.mark.long
+def test_a_master_that_starts_nothing_in_time_is_reported_with_its_state(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        master = f"spark://127.0.0.1:{silent.getsockname()[1]}"
+        ended = subprocess.run(
+            [sys.executable, "-m", "headrace.cli.main", "spark", "check"], cwd=tmp_path, stdin=subprocess.DEVNULL,
+            env=environment(HEADRACE_SPARK_MASTER=master, HEADRACE_SPARK_START_TIMEOUT="3s"),
+            capture_output=True, text=True, timeout=PATIENCE, check=False,
+        )  # fmt: skip
+    assert ended.returncode == 69
+    start = f"headrace: The Spark master {master} did not start the application within 3 s: it accepts connections, and has not"
+    assert start in ended.stderr
+    assert "raise start_timeout" in ended.stderr
 
 
 @pytest.mark.parametrize(

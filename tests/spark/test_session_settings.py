@@ -75,6 +75,16 @@ def test_what_is_shipped_is_a_list_or_a_variable_with_commas(tmp_path: Path) -> 
     assert _read(tmp_path, given=SparkSettings(ship=(".",)), ship="x").settings.ship == (".",)
 
 
+def test_the_limit_of_a_start_is_a_duration(tmp_path: Path) -> None:
+    assert _read(tmp_path).start_timeout == 300
+    assert _read(tmp_path, start_timeout="10m").start_timeout == 600
+    assert (
+        _read(tmp_path, "[tool.headrace.spark]\nstart_timeout = 5", SparkSettings(start_timeout="1m")).start_timeout
+        == 60
+    )
+    assert _read(tmp_path, "[tool.headrace.spark]\nstart_timeout = 5").settings.start_timeout == 5
+
+
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
@@ -93,6 +103,8 @@ def test_what_is_shipped_is_a_list_or_a_variable_with_commas(tmp_path: Path) -> 
             "spark.master can't be set in .* Use the setting 'master'",
         ),
         ("[tool.headrace.spark.conf]\nspark.x = []", r"spark.x .* is \[\] in .*, and must be a string"),
+        ("[tool.headrace.spark]\nstart_timeout = 'soon'", "start_timeout='soon' .* It is set by .*pyproject.toml"),
+        ("[tool.headrace.spark]\nstart_timeout = 0", "start_timeout is 0 s in .*, and must be greater than 0"),
         ("[tool.headrace.spark", "can't be read"),
     ],
 )

@@ -27,8 +27,6 @@ T = TypeVar("T")
 
 log = Log("headrace.spark")
 
-WAIT = 300.0
-"""Seconds that a cluster has to provide an executor. Clouds start machines for it."""
 _WARN_AFTER = 30.0  # seconds
 _INTERRUPTS, _INTERRUPT_PAUSE = 20, 0.25  # attempts, and seconds between them
 _START_TIMEOUT = 60.0  # seconds that a Python on this machine has to describe itself
@@ -39,6 +37,7 @@ _PLANNER = (
     "Spark calls it on this machine as well, to plan reads and writes. Set python (HEADRACE_SPARK_PYTHON) to a path or a"
     " command that exists on all machines"
 )
+_BUSY = "Check whether the cluster has free executors and cores"
 _SHIP = "Ship it (--ship headrace, or HEADRACE_SPARK_SHIP=headrace)"
 MISSING_MODULE = re.compile(r"No module named '([\w.]+)'")
 
@@ -80,7 +79,8 @@ def of_executors(spark: SparkSession, timeout: float) -> list[Python]:
         rows = spark.range(0, tasks, 1, tasks).mapInArrow(_by_value(), "found string").distinct().collect()
         return sorted((msgspec.json.decode(row.found, type=Python) for row in rows), key=lambda one: one.executable)
 
-    return within(spark, work, timeout)
+    hint = "The cluster has accepted the application, and provided no executor. Give it free cores and memory, or raise start_timeout (HEADRACE_SPARK_START_TIMEOUT)"
+    return within(spark, work, timeout, hint)
 
 
 def of_planner(python: str) -> Python:
@@ -186,8 +186,9 @@ def _line(text: str) -> str:
     return (raised[-1:] or lines)[0].rstrip(".")
 
 
-def within(spark: SparkSession, work: Callable[[], T], timeout: float) -> T:
-    """Run a Spark job in a thread, and interrupt it after `timeout` seconds. Raises `SparkUnavailable`, or the job's error."""
+def within(spark: SparkSession, work: Callable[[], T], timeout: float, hint: str = _BUSY) -> T:
+    """Run a Spark job in a thread, and interrupt it after `timeout` seconds. Raises `SparkUnavailable` with the hint, or the
+    job's error."""
     ended: list[Any] = []
 
     def run() -> None:
@@ -212,9 +213,7 @@ def within(spark: SparkSession, work: Callable[[], T], timeout: float) -> T:
             thread.join(_INTERRUPT_PAUSE)
             if not thread.is_alive():
                 break
-        raise SparkUnavailable(
-            f"The job was not done after {timeout:g} s. Check whether the cluster has free executors and cores."
-        )
+        raise SparkUnavailable(f"The job was not done after {timeout:g} s. {hint}.")
     if isinstance(ended[0], Exception):
         raise ended[0]
     return cast(T, ended[0])

@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import threading
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 
 log = Log("headrace.spark")
 
-_ACCEPT_TIMEOUT = 120.0  # seconds that a cluster has to accept an application
 _STOP_TIMEOUT = 20.0  # seconds that a session has to stop. It may wait forever for a worker's Python
 _CONNECT_MODE = "SPARK_CONNECT_MODE_ENABLED"
 # These loggers write all that Java knows about a failed task, and the same error is also raised
@@ -86,18 +86,13 @@ def session(settings: SparkSettings | None = None, **conf: str) -> SparkSession:
             can't be reached, or its executors lack what they need.
         SparkMisconfigured: a setting is invalid, or the session was made with other settings.
     """
-    return obtain(settings, conf, fitness.WAIT)
-
-
-def obtain(settings: SparkSettings | None, conf: dict[str, str], wait: float) -> SparkSession:
-    """Return the session, as `session` does. A cluster has `wait` seconds to provide an executor."""
     global _current
     with _lock:
         if _current is not None and not _alive(_current):
             stop()
         if _current is None:
             with extra():
-                _current = _existing_session(settings, conf, wait) or _make(read(_merged(settings, conf)), wait)
+                _current = _existing_session(settings, conf) or _make(read(_merged(settings, conf)))
                 _silence_python_loggers()
         elif (settings is not None or conf) and _current.resolved is not None:
             _check_same(_current.resolved, read(_merged(settings, conf)))
@@ -204,7 +199,7 @@ def _alive(current: _Current) -> bool:
     return current.spark.sparkContext._jsc is not None
 
 
-def _existing_session(settings: SparkSettings | None, conf: dict[str, str], wait: float) -> _Current | None:
+def _existing_session(settings: SparkSettings | None, conf: dict[str, str]) -> _Current | None:
     """The session that the process already has, or None. Code is sent to its executors if that is set."""
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
@@ -219,9 +214,9 @@ def _existing_session(settings: SparkSettings | None, conf: dict[str, str], wait
     if found is None:
         return None
     current = _Current(found)
-    ship = read(_merged(settings, conf)).settings.ship
-    if ship and not _is_local(found):
-        _equip(current, ship, wait)
+    wanted = read(_merged(settings, conf))
+    if wanted.settings.ship and not _is_local(found):
+        _equip(current, wanted.settings.ship, wanted.start_timeout)
     register(found)
     return current
 
@@ -230,7 +225,8 @@ def _is_local(spark: SparkSession) -> bool:
     return not is_connect(spark) and is_local(str(spark.sparkContext.master))
 
 
-def _make(resolved: Resolved, wait: float) -> _Current:
+def _make(resolved: Resolved) -> _Current:
+    began = time.monotonic()
     if not resolved.local:
         shipping.gather(resolved.settings.ship)  # an entry that is wrong is reported before anything starts
     made = (
@@ -240,7 +236,8 @@ def _make(resolved: Resolved, wait: float) -> _Current:
     )
     try:
         if not resolved.local:
-            _equip(made, resolved.settings.ship, wait)
+            left = resolved.start_timeout - (time.monotonic() - began)
+            _equip(made, resolved.settings.ship, max(left, 1.0))
         register(made.spark)
     except BaseException:
         _end(made)
@@ -249,7 +246,8 @@ def _make(resolved: Resolved, wait: float) -> _Current:
 
 
 def _equip(current: _Current, ship: Sequence[str], wait: float) -> None:
-    """Check that the executors fit this process, and send them code if `ship` names some.
+    """Check that the executors fit this process, and send them code if `ship` names some. The first of them has `wait` seconds
+    to be there.
 
     Raises:
         SparkUnavailable: something does not fit. The message says what would be right.
@@ -305,12 +303,20 @@ def _master_session(resolved: Resolved) -> _Current:
     with environment_variables(variables), _keep_sigint_handler():
         gateway = None if submitted else launch(conf)
         # A cluster that never answers is given up after a timeout.
-        with contextlib.nullcontext() if gateway is None or resolved.local else gateway.kill_after(_ACCEPT_TIMEOUT):
+        limit = resolved.start_timeout
+        never = contextlib.nullcontext(threading.Event())
+        with never if gateway is None or resolved.local else gateway.kill_after(limit) as over:
             try:
                 spark = SparkSession.builder.config(map={**conf}).getOrCreate()
             except Exception as error:
                 if gateway is not None:
                     gateway.end()
+                if over.is_set():
+                    raise SparkUnavailable(
+                        f"The Spark master {resolved.master} did not start the application within {limit:g} s:"
+                        f" {reach.state_of_master(resolved.master)}. Free some of its resources, or raise start_timeout"
+                        " (HEADRACE_SPARK_START_TIMEOUT)."
+                    ) from error
                 raise SparkUnavailable(
                     f"Spark can't start with the master {resolved.master}: {_cause(error)}."
                 ) from error

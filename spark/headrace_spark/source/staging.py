@@ -156,7 +156,9 @@ def commit(write: Write, parts: Sequence[Part], *, retry_delays: Sequence[float]
             time.sleep(delay)
     if count == 0:
         hint = "it was committed before, or no payload has changed"
-        report = log.info if write.streaming else log.warning  # a batch that a restarted query repeats is nothing unusual
+        report = (
+            log.info if write.streaming else log.warning
+        )  # a batch that a restarted query repeats is nothing unusual
         report("write published nothing", stream=write.stream, write=write.id, hint=hint)
     return count
 
