@@ -262,9 +262,13 @@ async def test_order_per_key_holds_through_failures_and_retries(
 
 
 def test_settings_of_batches_without_a_batch_are_refused() -> None:
-    for settings in ({"batch_timeout": 1}, {"on_batch_error": "bisect"}):
+    for settings in ({"batch_bytes": 1}, {"batch_timeout": 1}, {"on_batch_error": "bisect"}):
         with pytest.raises(ConfigurationError, match="goes with batch"):
             App().consumer("orders", name="ship", **settings)(lambda: None)  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match=r"batch_bytes='much' is not a size\. Write bytes"):
+        App().consumer("orders", batch=2, batch_bytes="much", name="ship")(lambda: None)
+    with pytest.raises(ConfigurationError, match="batch_bytes=0 must be at least 1 byte"):
+        App().consumer("orders", batch=2, batch_bytes=0, name="ship")(lambda: None)
     with pytest.raises(ConfigurationError, match="from 1 to 500,000 messages"):
         App().consumer("orders", batch=0, name="ship")(lambda: None)
     with pytest.raises(ConfigurationError, match="never fills with max_ack_pending=10"):

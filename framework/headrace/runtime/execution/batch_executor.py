@@ -59,7 +59,14 @@ class BatchExecutor:
 
     async def run(self, message: Message, slot: ActorSlot, crew: Crew) -> None:
         """Fill a batch, beginning with this message, and run it. A timeout stops only one call of the handler."""
-        batch = Gathering(self._lanes, message, self.unit, one_key=self._handling.group_by_key)
+        batch = Gathering(
+            self._lanes,
+            message,
+            self.unit,
+            one_key=self._handling.group_by_key,
+            max_size=self._handling.batch_bytes,
+            size_of=_bytes_of,
+        )
         try:
             if self._handling.batch_timeout:
                 await undisturbed(self._wait, batch)
@@ -260,6 +267,11 @@ class BatchExecutor:
                 self._failure_handler.failed(message, error)
         for message in reversed(failed):
             batch_acknowledger.release_behind(message)
+
+
+def _bytes_of(message: Message) -> int:
+    raw = message.raw
+    return len(raw) if raw.isascii() else len(raw.encode())
 
 
 class BatchAcknowledger:
