@@ -189,6 +189,20 @@ async def test_a_batch_has_a_share_of_each_stream(dsn: str, database: store.Data
     query.stop()
 
 
+async def test_bytes_bound_a_batch(dsn: str, database: store.Database) -> None:
+    await fill(database, large=20, small=2)
+    sql = "select max(octet_length(key) + pg_column_size(data)) from headrace_streams.large"
+    each = await database.fetchval(sql)
+    query = Query(dsn, stream="large,small", maxBytes=8 * each)
+    batches = []
+    while rest := query.batch():
+        batches.append(rest)
+    assert sorted(sum(batches, [])) == of("large", 1, 20) + of("small", 1, 2)
+    assert batches[0] == of("large", 1, 4) + of("small", 1, 2), "each stream with news has half of the bytes"
+    assert batches[1] == of("large", 5, 12)
+    query.stop()
+
+
 async def test_a_small_batch_waits_for_more_or_for_the_delay(dsn: str, database: store.Database) -> None:
     await fill(database, orders=1, payments=0)
     query = Query(dsn, stream="orders,payments", minRows=4, maxTriggerDelay="1m")

@@ -11,7 +11,7 @@ PLACES = ("database", "stream")
 """The options of all readers and writers."""
 
 _SELECTING = ("streamPattern", "filter", "where", "start", "end", "consumer", "failOnDataLoss", "settleTimeout")
-_DIVIDING = ("partitions", "maxConnections", "maxRows", "minRows", "maxTriggerDelay")
+_DIVIDING = ("partitions", "maxConnections", "maxRows", "maxBytes", "minRows", "maxTriggerDelay")
 _DECODING = ("dataSchema", "inferSchema", "sampleRows", "mode", "columnNameOfCorruptRecord")
 
 READING = (*PLACES, *_SELECTING, *_DIVIDING, *_DECODING)
