@@ -197,7 +197,7 @@ async def test_bytes_bound_a_batch(dsn: str, database: store.Database) -> None:
     batches = []
     while rest := query.batch():
         batches.append(rest)
-    assert sorted(sum(batches, [])) == of("large", 1, 20) + of("small", 1, 2)
+    assert sorted(row for batch in batches for row in batch) == of("large", 1, 20) + of("small", 1, 2)
     assert batches[0] == of("large", 1, 4) + of("small", 1, 2), "each stream with news has half of the bytes"
     assert batches[1] == of("large", 5, 12)
     query.stop()

@@ -47,6 +47,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         where: a condition on the message as JSON. See `headrace.model.conditions`.
         start: the first message to read.
         end: the last message to read. For a time, the last message before it.
+        limit: maximum number of messages of a batch read, the first ones that match. One task reads them.
         partitions: maximum number of tasks that read in parallel. None chooses a number by the size of the range.
         max_connections: maximum number of tasks that hold a connection at the same time. It bounds `partitions`, too.
         max_rows: maximum number of the streams' messages in a micro-batch, before filters.
@@ -71,6 +72,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     where: str | None = None
     start: Edges = "earliest"
     end: Edges = "latest"
+    limit: int | None = None
     partitions: int | None = None
     max_connections: int | None = None
     max_rows: int | None = None
@@ -88,7 +90,9 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     others: dict[str, str] = {}
 
     def tasks(self, wanted: int) -> int:
-        """How many tasks read: `partitions`, or else what is wanted, and at most `max_connections`."""
+        """How many tasks read: `partitions`, or else what is wanted, and at most `max_connections`. With a limit it is one."""
+        if self.limit is not None:
+            return 1
         return min(self.partitions or wanted, self.max_connections or _MAX_PARTITIONS)
 
     @property
@@ -137,6 +141,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
             where=_where(given.get("where")),
             start=_edges("start", given.get("start", "earliest")),
             end=_edges("end", given.get("end", "latest")),
+            limit=_count("limit", given.get("limit"), _LARGEST_SEQ),
             partitions=_count("partitions", given.get("partitions"), _MAX_PARTITIONS),
             max_connections=_count("maxConnections", given.get("maxconnections"), _MAX_PARTITIONS),
             max_rows=_count("maxRows", given.get("maxrows"), _LARGEST_SEQ),

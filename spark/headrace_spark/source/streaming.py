@@ -45,6 +45,10 @@ class HeadraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 f"end={options.end} is not supported by a streaming query. Use spark.read, or trigger(availableNow=True), which stops"
                 " at the current end."
             )
+        if options.limit is not None:
+            raise ConfigurationError(
+                f"limit={options.limit} is not supported by a streaming query. Use maxRows, which bounds each micro-batch."
+            )
         self._options = options
         self._rows = Rows(schema, options)
         self._queries = Queries(options.place, patience=options.settle_timeout)
