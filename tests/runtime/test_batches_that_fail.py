@@ -12,6 +12,7 @@ import pytest
 from headrace import App, Batch, ConfigurationError, LeaseLost, Message, Reject, Retry
 from headrace.flow.in_flight import Lease
 from headrace.runtime.messages.message import Acknowledger
+from tests.runtime.batching import Order, orders
 from tests.runtime.running import (
     Gate,
     Seen,
@@ -23,6 +24,7 @@ from tests.runtime.running import (
     running,
     seek,
 )
+from tests.support.logs import logged
 
 # --- failing batches
 
@@ -256,6 +258,26 @@ async def test_order_per_key_holds_through_failures_and_retries(
     assert errors == []
     assert not any(left.values())
     assert (info.parked, info.in_flight, info.dead_letters) == (0, 0, 0)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("returned", [False, True])
+async def test_what_a_batch_fails_with_is_logged_once_for_each_attempt(
+    app: App, caplog: pytest.LogCaptureFixture, returned: bool
+) -> None:
+    @app.consumer("orders", batch=20, concurrency=1, max_deliver=2, backoff=0.0)
+    async def ship(batch: list[Order]) -> Retry:
+        if returned:
+            return Retry("It is closed.")
+        raise RuntimeError("It is closed.")
+
+    async with app:
+        await app.publish_many("orders", orders("abcdefgh"))
+        async with running(app):
+            await app.idle()
+            assert len(await dead_letters(app, "ship")) == 8
+    assert len(logged(caplog, "message failed", consumer="ship", attempt=1)) == 1
+    assert len(logged(caplog, "message dead-lettered", consumer="ship", attempt=2)) == 1
 
 
 # --- invalid settings

@@ -79,7 +79,9 @@ async def test_what_a_job_fails_at_stands_alone_in_the_dead_letters_and_all_else
         assert sizes == [8, 4, 4, 2, 1, 1, 2]
 
 
-async def test_wrong_columns_fail_the_batch_once_before_anything_runs(spark: SparkSession, dsn: str) -> None:
+async def test_wrong_columns_fail_the_batch_once_before_anything_runs(
+    spark: SparkSession, dsn: str, caplog: pytest.LogCaptureFixture
+) -> None:
     app = App(dsn, streams=["orders"])
     calls: list[str] = []
     results: dict[str, Any] = {
@@ -114,6 +116,7 @@ async def test_wrong_columns_fail_the_batch_once_before_anything_runs(spark: Spa
             letters = await dead_letters(app, name)
             assert len(letters) == 4
             (outcome[name],) = {letter.error for letter in letters}
+            assert len(logged(caplog, "message dead-lettered", consumer=name)) == 1, "one event for an attempt"
     assert "has no string column `key`. Its columns are: data string" in outcome["columns"]
     assert "The Spark handler returned a list" in outcome["no-frame"]
     assert "nonsense" in outcome["unknown-column"]
