@@ -105,7 +105,7 @@ def test_passwords_are_not_shown_in_plans(spark: SparkSession) -> None:
     literal = spark.range(1).selectExpr(f"'{url}' as url")
     read = spark.read.format("headrace").option("database", url).option("stream", "orders").load()
     plans = [one._jdf.queryExecution().toString() for one in (literal, read)]
-    assert "me:*********(redacted)@host" in plans[0]
+    assert "postgresql://*********(redacted)@host" in plans[0]
     assert "hunter2" not in "".join(plans)
 
 

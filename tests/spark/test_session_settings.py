@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -160,6 +161,19 @@ def test_what_the_installation_says_counts_before_what_suits_us(
     found = configuration(_read(tmp_path))
     assert {"spark.ui.enabled", "spark.log.level"}.isdisjoint(found)
     assert configuration(_read(tmp_path, conf="spark.log.level=INFO"))["spark.log.level"] == "INFO"
+
+
+def test_passwords_are_masked_at_a_cost_in_proportion_to_the_text(tmp_path: Path) -> None:
+    """Python takes look-behinds of a fixed length only, and these cost Java little."""
+    pattern = re.compile(configuration(_read(tmp_path))["spark.sql.redaction.string.regex"])
+    for text, shown in (
+        ("postgresql://shop:hunter2@db/x", "postgresql://…@db/x"),
+        ("postgresql://:hunter2@db", "postgresql://…@db"),
+        ("host=db password=hunter2 user=shop", "host=db password=… user=shop"),
+        ("password='hunter 2', x", "password=…, x"),
+        ("http://host:80/a@b, shop@db:5432", "http://host:80/a@b, shop@db:5432"),
+    ):
+        assert pattern.sub("…", text) == shown
 
 
 def test_the_threads_of_a_local_master() -> None:
