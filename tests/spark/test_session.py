@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import platform
+import re
 import signal
 import subprocess
 import sys
@@ -19,6 +21,7 @@ from headrace_spark.session import (
     SparkMisconfigured,
     SparkSettings,
     SparkUnavailable,
+    fitness,
     is_connect,
     session,
     sessions,
@@ -26,6 +29,7 @@ from headrace_spark.session import (
 )
 from headrace_spark.session import gateway as gateways
 from headrace_spark.session.gateway import Listener, launch
+from headrace_spark.session.settings import read
 from tests.spark.processes import PATIENCE, environment
 
 if TYPE_CHECKING:
@@ -92,6 +96,31 @@ def test_a_session_that_the_process_has_already_is_taken_as_it_is_and_left_alone
     assert session(SparkSettings(master="local[7]")) is spark
     stop()
     assert spark.range(2).count() == 2
+
+
+@pytest.mark.parametrize(
+    ("answer", "problem"),
+    [
+        (None, "can't be run on this machine"),
+        ({"python": "3.9.1"}, f"is 3.9.1, and that of this process {platform.python_version()}"),
+        ({"headrace": None}, "lacks headrace"),
+        ({"missing": ["pyarrow", "msgspec"]}, "lacks pyarrow, msgspec"),
+    ],
+)
+def test_another_python_of_a_local_session_is_looked_at_before(
+    tmp_path: Path, answer: dict[str, Any] | None, problem: str
+) -> None:
+    other = tmp_path / "python"
+    own = {name: getattr(fitness.here(), name) for name in fitness.Python.__struct_fields__}
+    other.write_text("#!/bin/sh\n" + ("exit 1" if answer is None else f"echo '{json.dumps(own | answer)}'"))
+    other.chmod(0o755)
+    resolved = read(SparkSettings(master="local[2]", python=str(other)), environment={}, directory=tmp_path)
+    with pytest.raises(SparkUnavailable, match=f"{re.escape(problem)}.*Leave python .* out"):
+        sessions._make(resolved)
+    missing = read(SparkSettings(master="local[2]", python="no-python"), environment={}, directory=tmp_path)
+    with pytest.raises(SparkUnavailable, match="The Python of local workers, no-python, does not exist"):
+        sessions._make(missing)
+    assert fitness.local_misfit(sys.executable, os.environ) is None
 
 
 def test_a_session_has_the_data_source(spark: SparkSession) -> None:

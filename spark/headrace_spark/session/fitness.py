@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import platform
 import re
 import shutil
 import subprocess
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -92,13 +93,25 @@ def of_planner(python: str) -> Python:
     if shutil.which(python) is None:
         raise SparkUnavailable(f"The executors' Python, {python}, does not exist on this machine. {_PLANNER}.")
     try:
-        code = Path(probe.__file__).read_text(encoding="utf-8")
+        return _described(python, os.environ)
+    except SparkUnavailable as error:
+        raise SparkUnavailable(f"The executors' Python, {python}, can't be run on this machine. {_PLANNER}.") from error
+
+
+def _described(python: str, environment: Mapping[str, str]) -> Python:
+    code = Path(probe.__file__).read_text(encoding="utf-8")
+    try:
         ended = subprocess.run(
-            [python, "-c", code], stdin=subprocess.DEVNULL, capture_output=True, timeout=_START_TIMEOUT, check=True
+            [python, "-c", code],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_START_TIMEOUT,
+            check=True,
+            env=environment,
         )
         return msgspec.json.decode(ended.stdout, type=Python)
     except (OSError, subprocess.SubprocessError, msgspec.MsgspecError) as error:
-        raise SparkUnavailable(f"The executors' Python, {python}, can't be run on this machine. {_PLANNER}.") from error
+        raise SparkUnavailable(f"The Python {python} can't be run on this machine.") from error
 
 
 def planner_misfit(python: str, shipped: bool) -> str | None:
@@ -107,6 +120,27 @@ def planner_misfit(python: str, shipped: bool) -> str | None:
         return misfit(of_planner(python), where="that plans here", shipped=shipped)
     except SparkUnavailable as error:
         return str(error)
+
+
+def local_misfit(python: str, environment: Mapping[str, str]) -> str | None:
+    """A sentence about another Python for the workers of a local session. None if it fits.
+
+    Args:
+        environment: the variables that they get.
+    """
+    right = "Leave python (HEADRACE_SPARK_PYTHON) out. Then local workers run the Python of this process"
+    if shutil.which(python) is None:
+        return f"The Python of local workers, {python}, does not exist. {right}."
+    try:
+        found = _described(python, environment)
+    except SparkUnavailable as error:
+        return f"{error} {right}."
+    if found.minor != here().minor:
+        return f"The Python of local workers, {python}, is {found.python}, and that of this process {here().python}. {right}."
+    missing = ["headrace"] if found.headrace is None else [name for name in found.missing if name not in here().missing]
+    if missing:
+        return f"The Python of local workers, {python}, lacks {', '.join(missing)}. {right}, or install headrace[spark] there."
+    return None
 
 
 def misfit(found: Python, *, where: str, shipped: bool) -> str | None:

@@ -229,6 +229,10 @@ def _make(resolved: Resolved) -> _Current:
     began = time.monotonic()
     if not resolved.local:
         shipping.gather(resolved.settings.ship)  # an entry that is wrong is reported before anything starts
+    elif (python := resolved.settings.python) is not None:
+        variables = {**os.environ, **configuration.environment(resolved, None)}
+        if (problem := fitness.local_misfit(python, variables)) is not None:
+            raise SparkUnavailable(problem)
     made = (
         _master_session(resolved)
         if resolved.settings.remote is None
