@@ -36,7 +36,7 @@ def ran(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_
     monkeypatch.chdir(tmp_path)
     for name in [name for name in os.environ if name.startswith("HEADRACE_")]:
         monkeypatch.delenv(name)
-    monkeypatch.setattr(checks, "session", lambda *given: pytest.fail("a session was started"))
+    monkeypatch.setattr(checks, "obtain", lambda *given: pytest.fail("a session was started"))
 
     def ran(*words: str) -> tuple[int, str, str]:
         code = call(["spark", "check", *words])
@@ -161,7 +161,7 @@ def test_secrets_among_the_settings_are_not_shown(ran: Ran, monkeypatch: pytest.
     def failing(*given: Any) -> None:
         raise java.SparkUnavailable("no")
 
-    monkeypatch.setattr(checks, "session", failing)
+    monkeypatch.setattr(checks, "obtain", failing)
     code, out, err = ran()
     assert code == 69
     assert "hunter2" not in out + err

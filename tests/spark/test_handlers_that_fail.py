@@ -395,15 +395,15 @@ async def test_while_there_is_no_spark_batches_are_given_back_and_nothing_starts
 ) -> None:
     monkeypatch.setattr(transform, "MIN_DELAY", 0.01)
     app = App(dsn, streams=["orders"])
-    real = warm_session.session
+    real = warm_session.obtain
     failures = [True]
 
-    def session(settings: Any = None) -> SparkSession:
+    def obtain(settings: Any, conf: dict[str, str]) -> SparkSession:
         if failures.pop() if failures else False:
             raise SparkUnavailable("There is no Java.")
-        return real(settings)
+        return real(settings, conf)
 
-    monkeypatch.setattr(warm_session, "session", session)
+    monkeypatch.setattr(warm_session, "obtain", obtain)
 
     @spark_consumer(app, "orders", publishes="copies", max_deliver=1, **QUICK)
     def copied(df: DataFrame) -> DataFrame:

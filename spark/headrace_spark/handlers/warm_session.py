@@ -21,7 +21,8 @@ from headrace import App
 from headrace.model.log import Log
 from headrace_spark.handlers.failures import SparkGone
 from headrace_spark.handlers.jobs import Job
-from headrace_spark.session import SparkSettings, is_connect, session, started, stop
+from headrace_spark.session import SparkSettings, is_connect, started, stop
+from headrace_spark.session.sessions import obtain
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -69,7 +70,7 @@ class WarmSession:
             self.note_death(SparkGone("The Spark session has ended, since its Java process or its cluster is gone."))
         if self.lost is not None:
             raise self.lost
-        self._spark = session(self.settings)
+        self._spark = obtain(self.settings, {})
         return self._spark
 
     def note_death(self, error: SparkGone) -> None:

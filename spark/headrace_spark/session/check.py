@@ -16,7 +16,7 @@ from headrace_spark.session import fitness
 from headrace_spark.session.configuration import SECRET
 from headrace_spark.session.errors import SparkUnavailable, extra
 from headrace_spark.session.java import Java, find
-from headrace_spark.session.sessions import problem, session, shipped, whose
+from headrace_spark.session.sessions import obtain, problem, shipped, whose
 from headrace_spark.session.settings import APP_NAME, MASTER, Resolved, SparkSettings, read, without_token
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ def _run_checks(report: Report, given: SparkSettings | None, timeout: float) -> 
     if resolved.settings.remote is None:
         report.java = find()
     started = time.monotonic()
-    spark = session(given)
+    spark = obtain(given, {})
     report.shipped = shipped()
     report.spark, report.started_in = spark.version, time.monotonic() - started
     started = time.monotonic()

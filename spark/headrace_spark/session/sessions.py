@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from headrace.model.errors import HeadraceError
 from headrace.model.log import Log
 from headrace_spark.session import configuration, fitness, reach, shipping
 from headrace_spark.session.errors import SparkMisconfigured, SparkUnavailable, extra
@@ -24,6 +25,8 @@ from headrace_spark.session.settings import Resolved, SparkSettings, is_local, r
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from headrace_spark.progress import LagReport
 
 log = Log("headrace.spark")
 
@@ -54,7 +57,7 @@ class _Current(msgspec.Struct):
     """The session and how it was made.
 
     `resolved` is None for a session that existed before. `shipped` names what was sent to its
-    executors, and `problem` is a sentence about what does not work in it.
+    executors, and `problem` is a sentence about what does not work in it. `lag` is the report of its streaming queries.
     """
 
     spark: SparkSession
@@ -62,6 +65,7 @@ class _Current(msgspec.Struct):
     gateway: Gateway | None = None
     shipped: list[str] = []
     problem: str | None = None
+    lag: LagReport | None = None
 
 
 _lock = threading.RLock()
@@ -72,8 +76,9 @@ def session(settings: SparkSettings | None = None, **conf: str) -> SparkSession:
     """Return the process's Spark session, with the data source `headrace` registered, and make it the active session of
     this thread. A thread that writes streams must call this or `register` first.
 
-    The first call makes it, and it is kept. A session that the process already has, made by
-    `SparkSession.builder` or by a notebook, is used unchanged.
+    The first call makes it, and it is kept. The lag of its streaming queries is reported, as `report_lag` does it, unless it
+    is of Spark Connect. A session that the process already has, made by `SparkSession.builder` or by a notebook, is used
+    unchanged.
 
     Args:
         settings: how to make it. Settings that they leave out come from the environment
@@ -86,6 +91,15 @@ def session(settings: SparkSettings | None = None, **conf: str) -> SparkSession:
             can't be reached, or its executors lack what they need.
         SparkMisconfigured: a setting is invalid, or the session was made with other settings.
     """
+    with _lock:
+        spark = obtain(settings, conf)
+        assert _current is not None
+        _report_lag(_current)
+        return spark
+
+
+def obtain(settings: SparkSettings | None, conf: dict[str, str]) -> SparkSession:
+    """Return the session, as `session` does, for what runs no streaming queries."""
     global _current
     with _lock:
         if _current is not None and not _alive(_current):
@@ -138,18 +152,36 @@ def stop() -> None:
             _end(current)
 
 
+def _report_lag(current: _Current) -> None:
+    """Report the lag of a session that was made here, unless that is done. A report over Connect would keep a request open."""
+    if current.resolved is None or current.lag is not None or is_connect(current.spark):
+        return
+    try:
+        current.lag = import_module("headrace_spark.progress.listener").report_by_default(current.spark)
+    except HeadraceError as error:
+        log.warning("lag of streaming queries not reported", error=error)
+
+
 def _end(current: _Current) -> None:
     if current.gateway is not None:
         with current.gateway.kill_after(_STOP_TIMEOUT):
+            _end_lag(current)
             if _logs_little(current.resolved):
                 with contextlib.suppress(Exception):  # its process may be gone
                     _silence(current.spark, _LOGGERS_OF_THE_CONNECTIONS)
             stop_session(current.spark)
         current.gateway.end()
     else:
+        _end_lag(current)
         stop_session(current.spark)
         os.environ.pop(_CONNECT_MODE, None)
     shutil.rmtree(configuration.scratch(), ignore_errors=True)
+
+
+def _end_lag(current: _Current) -> None:
+    if current.lag is not None:
+        with contextlib.suppress(Exception):  # its process may be gone
+            current.lag.stop()
 
 
 def register(spark: SparkSession) -> None:
