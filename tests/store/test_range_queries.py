@@ -154,7 +154,13 @@ async def test_a_limit_counts_bytes_and_a_large_message_comes_alone(database: st
     small = await database.fetchval(size)
     limits = [
         await database.fetchval("select headrace_internal.range_limit('orders', $1, 8, $2, $3)", after, rows, given)
-        for after, rows, given in ((0, 9, small * 2), (0, 9, small * 2 - 1), (0, 1, small * 2), (3, 9, 1), (4, 9, 10_000))
+        for after, rows, given in (
+            (0, 9, small * 2),
+            (0, 9, small * 2 - 1),
+            (0, 1, small * 2),
+            (3, 9, 1),
+            (4, 9, 10_000),
+        )
     ]
     assert limits == [2, 1, 1, 4, 8]
 

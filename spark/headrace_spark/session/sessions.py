@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import shutil
 import signal
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -22,35 +21,21 @@ from headrace_spark.session.errors import SparkMisconfigured, SparkUnavailable, 
 from headrace_spark.session.gateway import Gateway, environment_variables, launch, stop_session
 from headrace_spark.session.java import find
 from headrace_spark.session.settings import Resolved, SparkSettings, is_local, read
+from headrace_spark.session.silencing import (
+    LOGGERS_OF_THE_CONNECTIONS,
+    REDUNDANT_LOGGERS,
+    logs_little,
+    silence,
+    silence_python_loggers,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-    from headrace_spark.progress import LagReport
 
 log = Log("headrace.spark")
 
 _STOP_TIMEOUT = 20.0  # seconds that a session has to stop. It may wait forever for a worker's Python
 _CONNECT_MODE = "SPARK_CONNECT_MODE_ENABLED"
-# These loggers write all that Java knows about a failed task, and the same error is also raised
-# here.
-_REDUNDANT_LOGGERS = (
-    "org.apache.spark.api.python",
-    "org.apache.spark.executor.Executor",
-    "org.apache.spark.scheduler.TaskSetManager",
-    "org.apache.spark.sql.execution.datasources",
-    "org.apache.spark.sql.execution.python",
-    "org.apache.spark.sql.execution.streaming",
-    "org.apache.spark.util.Utils",
-)
-
-# An executor may still report to a driver that has just closed its part of the conversation. Spark logs that as an error.
-_LOGGERS_OF_THE_CONNECTIONS = (
-    "org.apache.spark.network",
-    "org.apache.spark.rpc",
-    "org.apache.spark.scheduler.TaskSchedulerImpl",
-    "org.apache.spark.scheduler.cluster",
-)
 
 
 class _Current(msgspec.Struct):
@@ -65,7 +50,7 @@ class _Current(msgspec.Struct):
     gateway: Gateway | None = None
     shipped: list[str] = []
     problem: str | None = None
-    lag: LagReport | None = None
+    lag: Any = None  # a `LagReport`, which depends on this room
 
 
 _lock = threading.RLock()
@@ -107,7 +92,7 @@ def obtain(settings: SparkSettings | None, conf: dict[str, str]) -> SparkSession
         if _current is None:
             with extra():
                 _current = _existing_session(settings, conf) or _make(read(_merged(settings, conf)))
-                _silence_python_loggers()
+                silence_python_loggers()
         elif (settings is not None or conf) and _current.resolved is not None:
             _check_same(_current.resolved, read(_merged(settings, conf)))
         _activate(_current.spark)  # another thread may have made it
@@ -166,9 +151,9 @@ def _end(current: _Current) -> None:
     if current.gateway is not None:
         with current.gateway.kill_after(_STOP_TIMEOUT):
             _end_lag(current)
-            if _logs_little(current.resolved):
+            if logs_little(current.resolved):
                 with contextlib.suppress(Exception):  # its process may be gone
-                    _silence(current.spark, _LOGGERS_OF_THE_CONNECTIONS)
+                    silence(current.spark, LOGGERS_OF_THE_CONNECTIONS)
             stop_session(current.spark)
         current.gateway.end()
     else:
@@ -358,8 +343,8 @@ def _master_session(resolved: Resolved) -> _Current:
                 ) from error
         if gateway is not None:
             gateway.listener.pass_on()
-            if _logs_little(resolved):
-                _silence(spark, _REDUNDANT_LOGGERS)
+            if logs_little(resolved):
+                silence(spark, REDUNDANT_LOGGERS)
     return _Current(spark, resolved, gateway)
 
 
@@ -390,32 +375,3 @@ def _cause(error: Exception) -> str:
         while exception is not None:
             text, exception = exception.getMessage() or exception.toString(), exception.getCause()
     return " ".join((text.strip().splitlines() or ["no reason is given"])[0].split()).rstrip(".")
-
-
-def _silence_python_loggers() -> None:
-    """Silence PySpark's JSON output about errors that it also raises, since it repeats them unreadably.
-
-    Also silence py4j, which logs the traceback of a broken connection through the root logger.
-    """
-    logging.getLogger().addFilter(_not_from_py4j)
-    from pyspark.logger import PySparkLogger
-
-    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
-        PySparkLogger.getLogger(name).setLevel(logging.CRITICAL + 1)
-
-
-def _not_from_py4j(record: logging.LogRecord) -> bool:
-    return f"{os.sep}py4j{os.sep}" not in record.pathname
-
-
-def _logs_little(resolved: Resolved | None) -> bool:
-    """Whether the user has left it to us what Java logs."""
-    return resolved is not None and "spark.log.level" not in resolved.settings.conf
-
-
-def _silence(spark: SparkSession, loggers: Iterable[str]) -> None:
-    jvm = spark.sparkContext._jvm
-    assert jvm is not None
-    log4j = jvm.org.apache.logging.log4j
-    for name in loggers:
-        log4j.core.config.Configurator.setLevel(name, log4j.Level.OFF)

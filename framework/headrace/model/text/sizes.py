@@ -27,7 +27,9 @@ def size(value: int | str, setting: str) -> int:
     """Return a size in bytes, from a number or text. Raises `ConfigurationError`, naming `setting`, if it is neither."""
     found = parse_size(value) if isinstance(value, str) else value
     if not isinstance(found, int) or isinstance(found, bool):
-        raise ConfigurationError(f"{setting}={value!r:.80} is not a size. Write bytes (1000000), '500kB', '64MB' or '1GB'.")
+        raise ConfigurationError(
+            f"{setting}={value!r:.80} is not a size. Write bytes (1000000), '500kB', '64MB' or '1GB'."
+        )
     return found
 
 
