@@ -18,9 +18,12 @@ import psutil
 import pytest
 
 from headrace.cli.main import call
+from headrace_spark.cli import trial
+from headrace_spark.cli.check import try_database
 from headrace_spark.session import check as checks
 from headrace_spark.session import fitness, java
 from tests.spark.processes import PATIENCE, environment
+from tests.spark.written import Written
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -173,6 +176,34 @@ def test_a_job_in_the_warm_session_reports_its_python_and_spark(spark: SparkSess
     assert report.problem is None
     assert [worker.executable for worker in report.workers] == [sys.executable]
     assert report.spark == spark.version
+
+
+def test_a_database_is_tried_with_ten_rows_of_a_stream_that_is_gone_afterwards(
+    spark: SparkSession, dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def tried(database: str) -> checks.Report:
+        report = checks.check(timeout=PATIENCE)
+        try_database(report, database)
+        return report
+
+    connected = Written(dsn)
+    connected.create("orders")
+    streams = "select name from headrace_internal.streams"
+    report = tried(dsn)
+    assert (report.problem, list(report.parts)) == (None, ["write", "read", "function"])
+    assert connected.fetch(streams) == [("orders",)]
+    monkeypatch.setattr(trial, "_same", _broken)
+    report = tried(dsn)
+    assert (report.exit_code, list(report.parts)) == (1, ["write", "read"])
+    assert report.problem is not None
+    assert report.problem.startswith("The part 'function' of the trial failed. ")
+    assert "no good" in report.problem
+    assert connected.fetch(streams) == [("orders",)]
+    assert tried("postgresql://127.0.0.1:1/none").exit_code == 69
+
+
+def _broken(batches: Iterator[Any]) -> Iterator[Any]:
+    raise ValueError("no good")
 
 
 def _stuck(batches: Iterator[Any]) -> Iterator[Any]:

@@ -61,6 +61,7 @@ class Report(msgspec.Struct, kw_only=True):
         shipped: the modules and packages that were sent to the executors.
         workers: the workers that ran the job, without duplicates.
         ran_in: seconds that the job took.
+        parts: seconds that each part of a trial on a database took. See `headrace_spark.cli.trial`.
         problem: what is wrong, in a sentence, or None.
         exit_code: the exit code of the command.
     """
@@ -75,6 +76,7 @@ class Report(msgspec.Struct, kw_only=True):
     shipped: list[str] = []
     workers: list[Worker] = []
     ran_in: float | None = None
+    parts: dict[str, float] = {}
     problem: str | None = None
     exit_code: int = 0
 
