@@ -363,6 +363,34 @@ async def test_a_session_that_dies_costs_no_attempt_and_ends_the_app_with_a_code
     assert attempts == [1, 1]
 
 
+async def test_a_connect_session_that_dies_costs_no_attempt_and_the_next_batch_gets_a_new_one(
+    spark: SparkSession, dsn: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Objects of Spark Connect belong to no session, so the app goes on. The death is simulated."""
+    monkeypatch.setattr(transform, "MIN_DELAY", 0.01)
+    monkeypatch.setattr(warm_session, "is_connect", lambda _: True)
+    died: list[int] = []
+    attempts: list[int] = []
+    monkeypatch.setattr(warm_session, "stop", lambda: died.append(1))
+    monkeypatch.setattr("headrace_spark.handlers.failures.gone", lambda _: len(died) < 2)
+    app = App(dsn, streams=["orders"])
+
+    @spark_consumer(app, "orders", publishes="copies", max_deliver=1, **QUICK)
+    def copied(df: DataFrame, batch: Batch) -> DataFrame:
+        attempts.append(batch[0].attempt)
+        if len(attempts) < 3:
+            raise RuntimeError("StatusCode.UNAVAILABLE")
+        return df.select("key", "data")
+
+    names = await fill(app, 4)
+    async with running(app):
+        await eventually(lambda: _same(app, names))
+        await app.idle()
+        assert await dead_letters(app, "copied") == []
+    assert (attempts, len(died)) == ([1, 1, 1], 2)
+    assert len(logged(caplog, "spark unavailable", consumer="orders:copied")) == 2
+
+
 async def test_errors_of_the_gateway_are_never_the_message_s_fault(spark: SparkSession, dsn: str) -> None:
     """An object of a dead session, which a module has kept, fails in each call, although the session of now is well."""
     from py4j.java_gateway import GatewayParameters, JavaGateway  # type: ignore[import-untyped]
