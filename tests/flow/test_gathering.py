@@ -15,6 +15,7 @@ from headrace.flow.gathering import Gathering
 from headrace.flow.lanes import Lanes
 
 KEYS = ("a", "b", "c", "d")
+SIZE = 10
 
 
 class Item(NamedTuple):
@@ -34,9 +35,14 @@ class GatheringMachine(RuleBasedStateMachine):
         self.seq = 0
         self.done: dict[str, list[int]] = defaultdict(list)
 
-    @initialize(limit=st.integers(1, 5), one_key=st.booleans(), patient=st.booleans())
-    def set_up(self, limit: int, one_key: bool, patient: bool) -> None:
-        self.limit, self.one_key, self.patient = limit, one_key, patient
+    @initialize(
+        limit=st.integers(1, 5),
+        one_key=st.booleans(),
+        patient=st.booleans(),
+        max_size=st.one_of(st.none(), st.integers(1, 50)),
+    )
+    def set_up(self, limit: int, one_key: bool, patient: bool, max_size: int | None) -> None:
+        self.limit, self.one_key, self.patient, self.max_size = limit, one_key, patient, max_size
 
     def fill(self) -> None:
         for batch in list(self.filling):
@@ -61,7 +67,9 @@ class GatheringMachine(RuleBasedStateMachine):
         first = self.lanes.take()
         if first is None:
             return
-        batch = Gathering(self.lanes, first, self.limit, one_key=self.one_key)
+        batch = Gathering(
+            self.lanes, first, self.limit, one_key=self.one_key, max_size=self.max_size, size_of=lambda _: SIZE
+        )
         assert batch.messages
         if self.patient and not batch.over:
             self.filling.append(batch)
@@ -86,6 +94,7 @@ class GatheringMachine(RuleBasedStateMachine):
     def batches_keep_within_their_limit(self) -> None:
         for batch in self.filling + self.at_work:
             assert 1 <= len(batch.messages) <= self.limit
+            assert self.max_size is None or (len(batch.messages) - 1) * SIZE < self.max_size
             assert not self.one_key or len({item.lane for item in batch.messages}) == 1
 
     @invariant()

@@ -47,6 +47,23 @@ async def test_a_batch_takes_waiting_messages_of_all_keys_up_to_its_size(app: Ap
 
 
 @pytest.mark.asyncio
+async def test_a_batch_is_full_once_its_payloads_have_batch_bytes(app: App) -> None:
+    """A payload of 3,000 bytes with its quotes. The third reaches the limit. A payload above the limit is a batch of its own."""
+    sizes: list[list[int]] = []
+
+    @app.consumer("orders", batch=100, batch_bytes="7kB", concurrency=1)
+    async def ship(batch: list[str]) -> None:
+        sizes.append([len(text.encode()) for text in batch])
+
+    async with app:
+        await app.publish_many("orders", [(f"k{n}", "ü" * 1499) for n in range(9)])
+        await app.publish("orders", "large", "x" * 50_000)
+        async with running(app):
+            await app.idle()
+    assert sizes == [[2998] * 3] * 3 + [[50_000]]
+
+
+@pytest.mark.asyncio
 async def test_a_batch_that_is_not_full_waits_for_more_and_runs_as_soon_as_it_is(app: App) -> None:
     seen = Seen()
 

@@ -12,6 +12,7 @@ import pytest
 from headrace import App, Batch, ConfigurationError, LeaseLost, Message, Reject, Retry
 from headrace.flow.in_flight import Lease
 from headrace.runtime.messages.message import Acknowledger
+from tests.runtime.batching import Order, orders
 from tests.runtime.running import (
     Gate,
     Seen,
@@ -23,6 +24,7 @@ from tests.runtime.running import (
     running,
     seek,
 )
+from tests.support.logs import logged
 
 # --- failing batches
 
@@ -258,13 +260,37 @@ async def test_order_per_key_holds_through_failures_and_retries(
     assert (info.parked, info.in_flight, info.dead_letters) == (0, 0, 0)
 
 
+@pytest.mark.asyncio
+@pytest.mark.parametrize("returned", [False, True])
+async def test_what_a_batch_fails_with_is_logged_once_for_each_attempt(
+    app: App, caplog: pytest.LogCaptureFixture, returned: bool
+) -> None:
+    @app.consumer("orders", batch=20, concurrency=1, max_deliver=2, backoff=0.0)
+    async def ship(batch: list[Order]) -> Retry:
+        if returned:
+            return Retry("It is closed.")
+        raise RuntimeError("It is closed.")
+
+    async with app:
+        await app.publish_many("orders", orders("abcdefgh"))
+        async with running(app):
+            await app.idle()
+            assert len(await dead_letters(app, "ship")) == 8
+    assert len(logged(caplog, "message failed", consumer="ship", attempt=1)) == 1
+    assert len(logged(caplog, "message dead-lettered", consumer="ship", attempt=2)) == 1
+
+
 # --- invalid settings
 
 
 def test_settings_of_batches_without_a_batch_are_refused() -> None:
-    for settings in ({"batch_timeout": 1}, {"on_batch_error": "bisect"}):
+    for settings in ({"batch_bytes": 1}, {"batch_timeout": 1}, {"on_batch_error": "bisect"}):
         with pytest.raises(ConfigurationError, match="goes with batch"):
             App().consumer("orders", name="ship", **settings)(lambda: None)  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match=r"batch_bytes='much' is not a size\. Write bytes"):
+        App().consumer("orders", batch=2, batch_bytes="much", name="ship")(lambda: None)
+    with pytest.raises(ConfigurationError, match="batch_bytes=0 must be at least 1 byte"):
+        App().consumer("orders", batch=2, batch_bytes=0, name="ship")(lambda: None)
     with pytest.raises(ConfigurationError, match="from 1 to 500,000 messages"):
         App().consumer("orders", batch=0, name="ship")(lambda: None)
     with pytest.raises(ConfigurationError, match="never fills with max_ack_pending=10"):

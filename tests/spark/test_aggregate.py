@@ -141,9 +141,27 @@ async def test_what_cannot_be_aggregated_is_reported_in_a_sentence(
 async def test_a_value_is_one_token_of_a_result_s_key_and_a_message_s_key_stays_as_it_is(spark: SparkSession) -> None:
     moments = "struct(timestamp'2030-01-01 10:00:00Z' as start, timestamp'2030-01-01 11:00:00Z' as end) as window"
     rows = spark.range(1).selectExpr(moments, "'a.b' as key", "'x y..z*' as customer", "cast(null as int) as size")
-    known = ("window_start", "window_end", "key", "customer", "size")
+    types = {field.name: field.dataType for field in rows.schema if field.name != "window"}
     made = [
-        _key("{key}.{customer}.{size}.{window_end}", known, {"key"}),
-        _key("{key}", known, set()),  # a field of the data with that name
+        _key("{key}.{customer}.{size}.{window_end}", types, {"key"}),
+        _key("{key}", types, set()),  # a field of the data with that name
     ]
     assert list(rows.select(*made).first() or ()) == ["a.b.x_y__z_._.2030-01-01T11:00:00Z", "a_b"]
+
+
+async def test_instants_in_keys_do_not_go_through_local_time(spark: SparkSession) -> None:
+    """In the last hour of summer time and the first of winter time, clocks in Berlin show the same."""
+    spark.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
+    try:
+        rows = spark.sql(
+            "select struct(at as start, at + interval 1 hour as end) as window, at, named_struct('at', at) as nested"
+            " from values (timestamp'2026-10-25 00:30:00Z'), (timestamp'2026-10-25 01:30:00Z') as instants (at)"
+        )
+        types = {field.name: field.dataType for field in rows.schema if field.name != "window"}
+        made = rows.select(*(_key(f"{{{name}}}", types, set()) for name in ("window_start", "at", "nested"))).collect()
+        assert [list(row) for row in made] == [
+            [f"2026-10-25T{time}Z", f"2026-10-25T{time}_000000Z", f'{{"at":"2026-10-25T{time}_000000Z"}}']
+            for time in ("00:30:00", "01:30:00")
+        ]
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", "UTC")

@@ -6,6 +6,7 @@ import json
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -17,9 +18,12 @@ import psutil
 import pytest
 
 from headrace.cli.main import call
+from headrace_spark.cli import trial
+from headrace_spark.cli.check import try_database
 from headrace_spark.session import check as checks
 from headrace_spark.session import fitness, java
 from tests.spark.processes import PATIENCE, environment
+from tests.spark.written import Written
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -174,6 +178,34 @@ def test_a_job_in_the_warm_session_reports_its_python_and_spark(spark: SparkSess
     assert report.spark == spark.version
 
 
+def test_a_database_is_tried_with_ten_rows_of_a_stream_that_is_gone_afterwards(
+    spark: SparkSession, dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def tried(database: str) -> checks.Report:
+        report = checks.check(timeout=PATIENCE)
+        try_database(report, database)
+        return report
+
+    connected = Written(dsn)
+    connected.create("orders")
+    streams = "select name from headrace_internal.streams"
+    report = tried(dsn)
+    assert (report.problem, list(report.parts)) == (None, ["write", "read", "function"])
+    assert connected.fetch(streams) == [("orders",)]
+    monkeypatch.setattr(trial, "_same", _broken)
+    report = tried(dsn)
+    assert (report.exit_code, list(report.parts)) == (1, ["write", "read"])
+    assert report.problem is not None
+    assert report.problem.startswith("The part 'function' of the trial failed. ")
+    assert "no good" in report.problem
+    assert connected.fetch(streams) == [("orders",)]
+    assert tried("postgresql://127.0.0.1:1/none").exit_code == 69
+
+
+def _broken(batches: Iterator[Any]) -> Iterator[Any]:
+    raise ValueError("no good")
+
+
 def _stuck(batches: Iterator[Any]) -> Iterator[Any]:
     import threading
 
@@ -187,6 +219,21 @@ def test_a_job_that_takes_too_long_is_given_up(spark: SparkSession, monkeypatch:
     report = checks.check(timeout=0.5)
     assert (report.exit_code, report.workers) == (69, [])
     assert "was not done after 0.5 s. Check whether the cluster has free executors" in str(report.problem)
+
+
+@pytest.mark.long
+def test_a_master_that_starts_nothing_in_time_is_reported_with_its_state(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        master = f"spark://127.0.0.1:{silent.getsockname()[1]}"
+        ended = subprocess.run(
+            [sys.executable, "-m", "headrace.cli.main", "spark", "check"], cwd=tmp_path, stdin=subprocess.DEVNULL,
+            env=environment(HEADRACE_SPARK_MASTER=master, HEADRACE_SPARK_START_TIMEOUT="3s"),
+            capture_output=True, text=True, timeout=PATIENCE, check=False,
+        )  # fmt: skip
+    assert ended.returncode == 69
+    start = f"headrace: The Spark master {master} did not start the application within 3 s: it accepts connections, and has not"
+    assert start in ended.stderr
+    assert "raise start_timeout" in ended.stderr
 
 
 @pytest.mark.parametrize(

@@ -69,6 +69,22 @@ async def test_a_batch_comes_as_a_typed_dataframe_in_order_and_what_is_returned_
         assert (await consumer(app, "totals")).num_ack_pending == 0
 
 
+async def test_bytes_bound_a_batch_and_rows_second(spark: SparkSession, dsn: str) -> None:
+    app = App(dsn, streams=["orders"])
+    sizes: list[int] = []
+
+    @spark_consumer(app, "orders", max_bytes="50kB", max_rows=8, max_wait="0.2s")
+    def ship(df: DataFrame, batch: Batch) -> None:
+        sizes.append(len(batch))
+
+    async with app:
+        await app.publish_many("orders", [(f"large.{n}", "x" * 10_000) for n in range(10)])
+        await app.publish_many("orders", [(f"small.{n}", n) for n in range(10)])
+    async with running(app):
+        await app.idle()
+    assert sizes == [5, 5, 8, 2]
+
+
 async def test_without_a_schema_the_payload_is_json_text_and_a_batch_can_be_passed_on(
     spark: SparkSession, dsn: str
 ) -> None:

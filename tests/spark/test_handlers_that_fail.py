@@ -4,11 +4,13 @@ Spark is gone.
 
 from __future__ import annotations
 
+import socket
 import threading
 from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.from_thread
+import anyio.to_thread
 import msgspec
 import pytest
 
@@ -16,7 +18,7 @@ from headrace import App, Batch, Retry
 from headrace.model.errors import InvalidData
 from headrace.model.outcomes import Release
 from headrace_spark import SparkUnavailable, spark_consumer
-from headrace_spark.handlers import jobs, transform, warm_session
+from headrace_spark.handlers import failures, jobs, transform, warm_session
 from headrace_spark.handlers.failures import Bisection
 from tests.runtime.running import WITHIN, consumer, dead_letters, eventually, parked, running, seek
 from tests.support.logs import logged
@@ -77,7 +79,9 @@ async def test_what_a_job_fails_at_stands_alone_in_the_dead_letters_and_all_else
         assert sizes == [8, 4, 4, 2, 1, 1, 2]
 
 
-async def test_wrong_columns_fail_the_batch_once_before_anything_runs(spark: SparkSession, dsn: str) -> None:
+async def test_wrong_columns_fail_the_batch_once_before_anything_runs(
+    spark: SparkSession, dsn: str, caplog: pytest.LogCaptureFixture
+) -> None:
     app = App(dsn, streams=["orders"])
     calls: list[str] = []
     results: dict[str, Any] = {
@@ -112,6 +116,7 @@ async def test_wrong_columns_fail_the_batch_once_before_anything_runs(spark: Spa
             letters = await dead_letters(app, name)
             assert len(letters) == 4
             (outcome[name],) = {letter.error for letter in letters}
+            assert len(logged(caplog, "message dead-lettered", consumer=name)) == 1, "one event for an attempt"
     assert "has no string column `key`. Its columns are: data string" in outcome["columns"]
     assert "The Spark handler returned a list" in outcome["no-frame"]
     assert "nonsense" in outcome["unknown-column"]
@@ -276,6 +281,37 @@ async def test_the_end_of_a_drain_cancels_the_spark_job_and_gives_the_batch_back
         assert await app.database.fetchval("select count(*) from headrace_internal.leases") == 0
 
 
+async def test_a_batch_is_given_back_at_the_end_of_a_drain_although_its_call_can_not_be_cancelled(
+    spark: SparkSession, dsn: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(jobs, "CANCEL_TIMEOUT", 0.1)
+    app = App(dsn, streams=["orders"])
+    held, begun = threading.Event(), threading.Event()
+
+    @spark_consumer(app, "orders", publishes="copies", **QUICK)
+    def ship(df: DataFrame) -> DataFrame:
+        begun.set()
+        held.wait(WITHIN)  # work of the driver, which no cancel reaches
+        return df.select("key", "data")
+
+    await fill(app, 2)
+    try:
+        with anyio.fail_after(WITHIN):
+            async with anyio.create_task_group() as group:
+                group.start_soon(lambda: app.run(signals=False))
+                await anyio.to_thread.run_sync(begun.wait)
+                app.stop()
+                app.stop()
+        async with app:
+            assert {row["attempts"] for row in await parked(app)} <= {0}
+            assert await app.database.fetchval("select count(*) from headrace_internal.leases") == 0
+    finally:
+        held.set()
+    assert len(logged(caplog, "spark job not cancelled", consumer="orders:ship")) == 1
+    async with app:
+        assert await keys(app, "copies") == []
+
+
 async def test_a_job_that_lost_its_lease_is_cancelled(
     spark: SparkSession, dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -299,38 +335,87 @@ async def test_a_job_that_lost_its_lease_is_cancelled(
     assert stuck.calls == 1
 
 
-async def test_a_session_that_dies_in_mid_job_costs_no_attempt_and_the_next_batch_gets_a_new_one(
+async def test_a_session_that_dies_costs_no_attempt_and_ends_the_app_with_a_code_for_its_supervisor(
     spark: SparkSession, dsn: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The death is simulated. A real one would end the session of all other tests. See
     test_handlers_killed for that.
     """
-    monkeypatch.setattr(transform, "MIN_DELAY", 0.01)
     app = App(dsn, streams=["orders"])
+    attempts: list[int] = []
+    monkeypatch.setattr("headrace_spark.handlers.failures.gone", lambda _: len(attempts) == 1)
+
+    @spark_consumer(app, "orders", publishes="copies", max_deliver=1, **QUICK)
+    def copied(df: DataFrame, batch: Batch) -> DataFrame:
+        attempts.append(batch[0].attempt)
+        if len(attempts) == 1:
+            raise ConnectionRefusedError("Answer from Java side is empty")
+        return df.select("key", "data")
+
+    names = await fill(app, 4)
+    with anyio.fail_after(WITHIN), pytest.raises(SparkUnavailable, match="was lost during a job") as ended:
+        await app.run(signals=False)
+    assert ended.value.exit_code == 69
+    assert len(logged(caplog, "spark session lost")) == 1
+    async with running(app):  # the process that the supervisor starts
+        await eventually(lambda: _same(app, names))
+        assert await dead_letters(app, "copied") == []
+    assert attempts == [1, 1]
+
+
+async def test_a_connect_session_that_dies_costs_no_attempt_and_the_next_batch_gets_a_new_one(
+    spark: SparkSession, dsn: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Objects of Spark Connect belong to no session, so the app goes on. The death is simulated."""
+    monkeypatch.setattr(transform, "MIN_DELAY", 0.01)
+    monkeypatch.setattr(warm_session, "is_connect", lambda _: True)
     died: list[int] = []
     attempts: list[int] = []
-    monkeypatch.setattr(transform, "stop", lambda: died.append(1))
+    monkeypatch.setattr(warm_session, "stop", lambda: died.append(1))
     monkeypatch.setattr("headrace_spark.handlers.failures.gone", lambda _: len(died) < 2)
-    monkeypatch.setattr(transform, "gone", lambda _: True)
+    app = App(dsn, streams=["orders"])
 
     @spark_consumer(app, "orders", publishes="copies", max_deliver=1, **QUICK)
     def copied(df: DataFrame, batch: Batch) -> DataFrame:
         attempts.append(batch[0].attempt)
         if len(attempts) < 3:
-            raise ConnectionRefusedError("Answer from Java side is empty")
+            raise RuntimeError("StatusCode.UNAVAILABLE")
         return df.select("key", "data")
 
     names = await fill(app, 4)
     async with running(app):
-        await app.idle()
         await eventually(lambda: _same(app, names))
-        assert await keys(app, "copies") == names
+        await app.idle()
         assert await dead_letters(app, "copied") == []
-    assert attempts == [1, 1, 1]
-    assert len(died) == 2
-    errors = [str(record.error) for record in logged(caplog, "spark unavailable", consumer="orders:copied")]  # type: ignore[attr-defined]
-    assert len(errors) == 2
-    assert all(error.startswith("The Spark session was lost during a job") for error in errors)
+    assert (attempts, len(died)) == ([1, 1, 1], 2)
+    assert len(logged(caplog, "spark unavailable", consumer="orders:copied")) == 2
+
+
+async def test_errors_of_the_gateway_are_never_the_message_s_fault(spark: SparkSession, dsn: str) -> None:
+    """An object of a dead session, which a module has kept, fails in each call, although the session of now is well."""
+    from py4j.java_gateway import GatewayParameters, JavaGateway  # type: ignore[import-untyped]
+
+    app = App(dsn, streams=["orders"])
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        dead = JavaGateway(gateway_parameters=GatewayParameters(address="127.0.0.1", port=closed.getsockname()[1]))
+
+        @spark_consumer(app, "orders", max_deliver=1, **QUICK)
+        def ship(df: DataFrame) -> None:
+            try:
+                dead.jvm.System.currentTimeMillis()
+            except Exception as error:
+                raise RuntimeError("The function can't be used.") from error
+
+        await fill(app, 4)
+        with anyio.fail_after(WITHIN), pytest.raises(SparkUnavailable, match="an object of a session that has ended"):
+            await app.run(signals=False)
+    async with app:
+        assert await dead_letters(app, "ship") == []
+        assert await app.database.fetchval("select count(*) from headrace_internal.leases") == 0
+        assert {row["attempts"] for row in await parked(app)} <= {0}
+    own = ConnectionRefusedError("The service of the handler's own does not answer.")
+    assert failures.classified(own, spark) is own
 
 
 async def test_while_there_is_no_spark_batches_are_given_back_and_nothing_starts_without_it(
@@ -338,15 +423,15 @@ async def test_while_there_is_no_spark_batches_are_given_back_and_nothing_starts
 ) -> None:
     monkeypatch.setattr(transform, "MIN_DELAY", 0.01)
     app = App(dsn, streams=["orders"])
-    real = warm_session.session
+    real = warm_session.obtain
     failures = [True]
 
-    def session(settings: Any = None) -> SparkSession:
+    def obtain(settings: Any, conf: dict[str, str]) -> SparkSession:
         if failures.pop() if failures else False:
             raise SparkUnavailable("There is no Java.")
-        return real(settings)
+        return real(settings, conf)
 
-    monkeypatch.setattr(warm_session, "session", session)
+    monkeypatch.setattr(warm_session, "obtain", obtain)
 
     @spark_consumer(app, "orders", publishes="copies", max_deliver=1, **QUICK)
     def copied(df: DataFrame) -> DataFrame:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import platform
+import re
 import signal
 import subprocess
 import sys
@@ -19,6 +21,7 @@ from headrace_spark.session import (
     SparkMisconfigured,
     SparkSettings,
     SparkUnavailable,
+    fitness,
     is_connect,
     session,
     sessions,
@@ -26,6 +29,7 @@ from headrace_spark.session import (
 )
 from headrace_spark.session import gateway as gateways
 from headrace_spark.session.gateway import Listener, launch
+from headrace_spark.session.settings import read
 from tests.spark.processes import PATIENCE, environment
 
 if TYPE_CHECKING:
@@ -53,6 +57,31 @@ def test_where_pyspark_is_not_installed_a_sentence_says_what_to_install() -> Non
     assert ended.stdout.endswith("Run pip install 'headrace[spark]'.\n")
 
 
+def test_a_module_that_uses_spark_while_it_is_imported_is_told_what_to_write(tmp_path: Path) -> None:
+    early = ("F.col('a')", "F.udf(abs, 'bigint')", "Window.partitionBy('key')", "StructType.fromDDL('a int')")
+    for number, text in enumerate(early):
+        imports = "from pyspark.sql import Window, functions as F\nfrom pyspark.sql.types import StructType\n"
+        (tmp_path / f"early_{number}.py").write_text(f"{imports}\nearly = {text}\n")
+    program = (
+        "import sys\nfrom headrace.cli.processes.app_loader import load_app\n"
+        "from headrace_spark.pipelines.functions import load_function\n"
+        "for load in (load_app, load_function):\n"
+        "    for number in range(4):\n"
+        "        try: load(f'early_{number}:app')\n"
+        "        except Exception as error: print(type(error).__name__, error)\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program], check=True, capture_output=True, text=True, cwd=tmp_path, env=environment()
+    )
+    lines = ended.stdout.splitlines()
+    assert len(lines) == 2 * len(early)
+    for number, line in enumerate(lines):
+        name = f"early_{number % len(early)}"
+        assert line.startswith(f"ConfigurationError The module {name!r} uses Spark while it is imported"), line
+        assert f"{name}.py:4 in <module>" in line
+        assert "inside the handler, and give functions a type such as LongType()" in line
+
+
 def test_the_session_is_the_same_at_every_call(spark: SparkSession) -> None:
     assert session() is spark
     assert not is_connect(spark)
@@ -69,6 +98,31 @@ def test_a_session_that_the_process_has_already_is_taken_as_it_is_and_left_alone
     assert spark.range(2).count() == 2
 
 
+@pytest.mark.parametrize(
+    ("answer", "problem"),
+    [
+        (None, "can't be run on this machine"),
+        ({"python": "3.9.1"}, f"is 3.9.1, and that of this process {platform.python_version()}"),
+        ({"headrace": None}, "lacks headrace"),
+        ({"missing": ["pyarrow", "msgspec"]}, "lacks pyarrow, msgspec"),
+    ],
+)
+def test_another_python_of_a_local_session_is_looked_at_before(
+    tmp_path: Path, answer: dict[str, Any] | None, problem: str
+) -> None:
+    other = tmp_path / "python"
+    own = {name: getattr(fitness.here(), name) for name in fitness.Python.__struct_fields__}
+    other.write_text("#!/bin/sh\n" + ("exit 1" if answer is None else f"echo '{json.dumps(own | answer)}'"))
+    other.chmod(0o755)
+    resolved = read(SparkSettings(master="local[2]", python=str(other)), environment={}, directory=tmp_path)
+    with pytest.raises(SparkUnavailable, match=f"{re.escape(problem)}.*Leave python .* out"):
+        sessions._make(resolved)
+    missing = read(SparkSettings(master="local[2]", python="no-python"), environment={}, directory=tmp_path)
+    with pytest.raises(SparkUnavailable, match="The Python of local workers, no-python, does not exist"):
+        sessions._make(missing)
+    assert fitness.local_misfit(sys.executable, os.environ) is None
+
+
 def test_a_session_has_the_data_source(spark: SparkSession) -> None:
     assert spark.read.format("headrace").option("stream", "orders").load().columns == [
         "key", "seq", "headers", "created_at", "data",
@@ -80,7 +134,7 @@ def test_passwords_are_not_shown_in_plans(spark: SparkSession) -> None:
     literal = spark.range(1).selectExpr(f"'{url}' as url")
     read = spark.read.format("headrace").option("database", url).option("stream", "orders").load()
     plans = [one._jdf.queryExecution().toString() for one in (literal, read)]
-    assert "me:*********(redacted)@host" in plans[0]
+    assert "postgresql://*********(redacted)@host" in plans[0]
     assert "hunter2" not in "".join(plans)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -75,6 +76,16 @@ def test_what_is_shipped_is_a_list_or_a_variable_with_commas(tmp_path: Path) -> 
     assert _read(tmp_path, given=SparkSettings(ship=(".",)), ship="x").settings.ship == (".",)
 
 
+def test_the_limit_of_a_start_is_a_duration(tmp_path: Path) -> None:
+    assert _read(tmp_path).start_timeout == 300
+    assert _read(tmp_path, start_timeout="10m").start_timeout == 600
+    assert (
+        _read(tmp_path, "[tool.headrace.spark]\nstart_timeout = 5", SparkSettings(start_timeout="1m")).start_timeout
+        == 60
+    )
+    assert _read(tmp_path, "[tool.headrace.spark]\nstart_timeout = 5").settings.start_timeout == 5
+
+
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
@@ -93,6 +104,8 @@ def test_what_is_shipped_is_a_list_or_a_variable_with_commas(tmp_path: Path) -> 
             "spark.master can't be set in .* Use the setting 'master'",
         ),
         ("[tool.headrace.spark.conf]\nspark.x = []", r"spark.x .* is \[\] in .*, and must be a string"),
+        ("[tool.headrace.spark]\nstart_timeout = 'soon'", "start_timeout='soon' .* It is set by .*pyproject.toml"),
+        ("[tool.headrace.spark]\nstart_timeout = 0", "start_timeout is 0 s in .*, and must be greater than 0"),
         ("[tool.headrace.spark", "can't be read"),
     ],
 )
@@ -148,6 +161,19 @@ def test_what_the_installation_says_counts_before_what_suits_us(
     found = configuration(_read(tmp_path))
     assert {"spark.ui.enabled", "spark.log.level"}.isdisjoint(found)
     assert configuration(_read(tmp_path, conf="spark.log.level=INFO"))["spark.log.level"] == "INFO"
+
+
+def test_passwords_are_masked_at_a_cost_in_proportion_to_the_text(tmp_path: Path) -> None:
+    """Python takes look-behinds of a fixed length only, and these cost Java little."""
+    pattern = re.compile(configuration(_read(tmp_path))["spark.sql.redaction.string.regex"])
+    for text, shown in (
+        ("postgresql://shop:hunter2@db/x", "postgresql://…@db/x"),
+        ("postgresql://:hunter2@db", "postgresql://…@db"),
+        ("host=db password=hunter2 user=shop", "host=db password=… user=shop"),
+        ("password='hunter 2', x", "password=…, x"),
+        ("http://host:80/a@b, shop@db:5432", "http://host:80/a@b, shop@db:5432"),
+    ):
+        assert pattern.sub("…", text) == shown
 
 
 def test_the_threads_of_a_local_master() -> None:

@@ -76,6 +76,8 @@ def test_a_condition_is_kept_as_json() -> None:
         ({"start": "0"}, "A seq is from 1"),
         ({"partitions": "0"}, "must be a number from 1"),
         ({"partitions": "many"}, "must be a number from 1"),
+        ({"maxBytes": "0"}, "must be at least 1 byte"),
+        ({"maxBytes": "little"}, "is not a size"),
         ({"failOnDataLoss": "maybe"}, "must be true or false"),
         ({"settleTimeout": "soon"}, "is not a duration"),
         ({"filter": "[1"}, "is not a list of filters"),

@@ -23,7 +23,7 @@ from headrace_spark.typed.payloads import Payloads, reason
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=2), inner, max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=2).map(str.lower), inner, max_size=3),
     max_leaves=8,
 )
 
@@ -60,7 +60,7 @@ def test_a_string_takes_any_value_as_json_text() -> None:
     assert built(strict, ['{"a": "x"}', '{"a": 1}', '{"a": null}'])[1].keys() == {1, 2}
 
 
-@given(st.lists(st.dictionaries(st.text(max_size=2), JSON, max_size=3), min_size=1, max_size=5))
+@given(st.lists(st.dictionaries(st.text(max_size=2).map(str.lower), JSON, max_size=3), min_size=1, max_size=5))
 def test_what_a_schema_was_inferred_from_fits_it(payloads: list[dict[str, Any]]) -> None:
     texts = [json.dumps(payload) for payload in payloads]
     kind = infer(texts)
@@ -92,6 +92,20 @@ def test_payloads_of_endlessly_many_fields_are_refused() -> None:
         infer(many)
     deep = "[" * 5000 + "]" * 5000
     assert infer([f'{{"a": {deep}}}', '{"b": 1}']) is not None
+
+
+@pytest.mark.parametrize(
+    ("payloads", "names"),
+    [
+        (['{"ID": 1}', '{"id": 2}'], "'ID' and 'id'"),
+        (['{"rows": [{"a": {"Total": 1, "total": 2}}]}'], "'rows.a.Total' and 'rows.a.total'"),
+    ],
+)
+def test_fields_that_differ_in_case_only_are_named(payloads: list[str], names: str) -> None:
+    with pytest.raises(
+        InvalidInput, match=f"finds the fields {names}, which Spark takes for one. Name those that you need"
+    ):
+        infer(payloads)
 
 
 class Row(msgspec.Struct):

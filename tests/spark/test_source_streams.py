@@ -15,13 +15,15 @@ from pyspark.sql.types import StringType, StructField, StructType
 from headrace import store
 from headrace.model.errors import ConfigurationError, InvalidInput, UnknownConsumer, UnknownStream
 from headrace.model.specs import ConsumerSpec
-from headrace_spark import report_lag
+from headrace_spark import report_lag, session
 from headrace_spark.progress import LagReport
+from headrace_spark.session import sessions
 from headrace_spark.source.options import Options
 from headrace_spark.source.reader import HeadraceReader
 from headrace_spark.source.rows import SCHEMA, STREAM
 from headrace_spark.source.streaming import HeadraceStreamReader
 from tests.runtime.running import eventually
+from tests.support.logs import logged
 from tests.support.readers import Clock, publish
 from tests.telemetry.recorded import Recorded
 
@@ -189,6 +191,20 @@ async def test_a_batch_has_a_share_of_each_stream(dsn: str, database: store.Data
     query.stop()
 
 
+async def test_bytes_bound_a_batch(dsn: str, database: store.Database) -> None:
+    await fill(database, large=20, small=2)
+    sql = "select max(octet_length(key) + pg_column_size(data)) from headrace_streams.large"
+    each = await database.fetchval(sql)
+    query = Query(dsn, stream="large,small", maxBytes=8 * each)
+    batches = []
+    while rest := query.batch():
+        batches.append(rest)
+    assert sorted(row for batch in batches for row in batch) == of("large", 1, 20) + of("small", 1, 2)
+    assert batches[0] == of("large", 1, 4) + of("small", 1, 2), "each stream with news has half of the bytes"
+    assert batches[1] == of("large", 5, 12)
+    query.stop()
+
+
 async def test_a_small_batch_waits_for_more_or_for_the_delay(dsn: str, database: store.Database) -> None:
     await fill(database, orders=1, payments=0)
     query = Query(dsn, stream="orders,payments", minRows=4, maxTriggerDelay="1m")
@@ -235,7 +251,7 @@ async def test_the_consumer_of_each_stream_follows(dsn: str, database: store.Dat
 
 
 async def test_spark_reads_streams_that_match_a_pattern_and_shows_what_it_lags_behind(
-    spark: SparkSession, dsn: str, database: store.Database, tmp_path: Path
+    spark: SparkSession, dsn: str, database: store.Database, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     await fill(database, orders_eu=3)
 
@@ -261,8 +277,13 @@ async def test_spark_reads_streams_that_match_a_pattern_and_shows_what_it_lags_b
         await asyncio.to_thread(query.stop)
         await asyncio.to_thread(report.stop)
     await more(database, "orders_us", 1)
+    assert sessions._current is not None
+    sessions._current.lag = None  # that report has taken its place
+    assert session() is spark
+    caplog.set_level("INFO", logger="headrace.spark")
     query = start(availableNow=True)
     await asyncio.to_thread(query.awaitTermination)
+    await eventually(partial(is_logged, caplog, "orders_us"))  # by default
     stored = spark.read.schema("stream string, seq bigint").parquet(str(tmp_path / "rows")).collect()
     assert sorted(tuple(row) for row in stored) == of("orders_eu", 1, 3) + of("orders_us", 1, 2)
 
@@ -270,6 +291,10 @@ async def test_spark_reads_streams_that_match_a_pattern_and_shows_what_it_lags_b
 async def has_read(query: Any, stream: str, seq: int) -> bool:
     progress = await asyncio.to_thread(lambda: query.lastProgress)
     return bool(progress) and position(progress, "endOffset", stream) == seq
+
+
+async def is_logged(caplog: pytest.LogCaptureFixture, stream: str) -> bool:
+    return bool(logged(caplog, "streaming query", stream=stream, seq=2, lag=0))
 
 
 async def is_reported(report: LagReport, stream: str) -> bool:

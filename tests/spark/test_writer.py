@@ -202,3 +202,76 @@ def test_each_batch_of_a_query_can_be_saved_under_an_id(spark: SparkSession, wri
         run()
     run()
     assert written.keys() == ["a", "b"]
+
+
+def test_an_id_in_foreach_batch_belongs_to_the_checkpoint_of_its_query(
+    spark: SparkSession, written: Written, tmp_path: Path
+) -> None:
+    """A query with another checkpoint numbers its batches from 0 again. Their ids are not those of the first query's."""
+    (tmp_path / "in").mkdir()
+
+    def run(checkpoint: str, key: str) -> None:
+        (tmp_path / "in" / "0.txt").write_text(f"{key}\n")
+        frame = spark.readStream.text(str(tmp_path / "in")).selectExpr("value as key", "'1' as data")
+        query = (
+            frame.writeStream.foreachBatch(lambda batch, number: save(batch, written, writeId=f"hourly-{number}"))
+            .option("checkpointLocation", str(tmp_path / checkpoint))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+
+    run("first", "a")
+    run("second", "b")
+    assert written.keys() == ["a", "b"]
+
+
+def test_rows_that_cant_be_messages_are_set_aside_and_all_others_are_published_once(
+    spark: SparkSession, written: Written, tmp_path: Path
+) -> None:
+    """A batch that runs again sets nothing aside twice."""
+    written.create("bad")
+    files = Files(tmp_path)
+    files.add(0, "a", "not..a.key", "b", "c d", "e", "f")
+    files.add(1, "g")
+    files.run(spark, written, badRows="bad")
+    files.forget_last_commit()
+    files.add(2, "h", "i.*")
+    files.run(spark, written, badRows="bad", partitions=2)
+    assert sorted(written.keys()) == ["a", "b", "e", "f", "g", "h"]
+    bad = [(key, json.loads(data)) for key, data in written.messages("bad")]
+    assert [(key, data["row"]["key"]) for key, data in bad] == [
+        ("orders", "not..a.key"),
+        ("orders", "c d"),
+        ("orders", "i.*"),
+    ]
+    assert "a key has 1 to 1024 bytes" in bad[0][1]["error"]
+    assert written.staged() == 0
+
+
+def test_each_kind_of_row_that_cant_be_a_message_is_set_aside_with_its_reason(
+    spark: SparkSession, written: Written
+) -> None:
+    written.create("bad")
+    frame = spark.createDataFrame(
+        [("a", "1", None), (None, "2", None), ("b", None, None), ("c", "{no", None), ("d", '"\\u0000"', None), ("e", "5", "[]"), ("f\0", "6", None), ("g", "7", "{}")],
+        "key string, data string, headers string",
+    ).coalesce(1)  # fmt: skip
+    save(frame, written, badRows="bad", writeId="w")
+    save(frame, written, badRows="bad", writeId="w")
+    assert written.messages() == [("a", "1"), ("g", "7")]
+    bad = [json.loads(data) for _, data in written.messages("bad")]
+    assert {(one["row"]["key"], one["row"]["data"]) for one in bad} == {
+        (None, "2"), ("b", None), ("c", "{no"), ("d", '"\\u2400"'), ("e", "5"), ("f\u2400", "6"),
+    }  # fmt: skip
+    assert all("have a null" in one["error"] or "can't be published" in one["error"] for one in bad)
+    late = spark.sql(
+        "select 'k.' || id as key, if(id = 3, timestamp_micros(253402300800000000), timestamp'2030-01-01') as at from range(6)"
+    )
+    save(late.coalesce(1), written, badRows="bad")
+    assert written.keys()[2:] == ["k.0", "k.1", "k.2", "k.4", "k.5"]
+    assert "10000-01-01" in json.loads(written.messages("bad")[-1][1])["row"]["at"]
+    with pytest.raises(PySparkException, match="badRows='orders' is the stream of the write"):
+        save(frame, written, badRows="orders")
+    with pytest.raises(PySparkException, match="There is no stream 'none'"):
+        save(frame, written, badRows="none")

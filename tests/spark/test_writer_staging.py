@@ -24,7 +24,7 @@ from headrace.model.errors import (
     StreamFull,
     UnknownStream,
 )
-from headrace_spark.source import staging
+from headrace_spark.source import row_checks, staging
 from headrace_spark.source.connection import connect, fetch
 from headrace_spark.source.staging import Part, Write
 from headrace_spark.source.writer import HeadraceStreamWriter, HeadraceWriter
@@ -116,7 +116,7 @@ def test_rows_that_a_task_finds_usual_are_messages(written: Written) -> None:
     keys = [*signs, *(f"{sign}.a" for sign in signs), *(f"a.{sign}" for sign in signs), *(f"a{sign}" for sign in signs)]
     keys += ["", ".", "a.", ".a", "a..b", "a.b.c", "a-a", "k" * 1024, "k" * 1025, "é" * 513]
     keys += ["".join(draw.choices("ab.*>- \n", k=draw.randint(1, 8))) for _ in range(500)]
-    usual = {key for key in keys if staging._are_usual(messages(key))}
+    usual = {key for key in keys if row_checks.are_usual(messages(key))}
     connection = connect(written.place)
     try:
         for key in usual:  # raises for a key that is not valid
@@ -140,8 +140,8 @@ def test_rows_that_a_task_finds_usual_are_messages(written: Written) -> None:
     ],
 )
 def test_data_that_a_task_finds_usual(data: str, usual: bool) -> None:
-    assert staging._are_usual(messages(data=data)) is usual
-    assert not staging._are_usual(messages(headers="{}"))
+    assert row_checks.are_usual(messages(data=data)) is usual
+    assert not row_checks.are_usual(messages(headers="{}"))
 
 
 def test_unusual_rows_are_checked_by_the_database(written: Written) -> None:

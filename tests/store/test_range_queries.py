@@ -146,6 +146,25 @@ async def test_a_limit_counts_messages_and_not_seqs(database: store.Database) ->
     assert limits == [1, 5, 6, 7, 7]
 
 
+async def test_a_limit_counts_bytes_and_a_large_message_comes_alone(database: store.Database) -> None:
+    await store.create_stream(database, "orders")
+    sql = "select headrace.publish('orders', 'k', to_json(repeat('x', case when n = 4 then 900 else 95 end))) from generate_series(1, 8) as n"
+    await database.fetch(sql)
+    size = "select octet_length(key) + pg_column_size(data) from headrace_streams.orders where seq = 1"
+    small = await database.fetchval(size)
+    limits = [
+        await database.fetchval("select headrace_internal.range_limit('orders', $1, 8, $2, $3)", after, rows, given)
+        for after, rows, given in (
+            (0, 9, small * 2),
+            (0, 9, small * 2 - 1),
+            (0, 1, small * 2),
+            (3, 9, 1),
+            (4, 9, 10_000),
+        )
+    ]
+    assert limits == [2, 1, 1, 4, 8]
+
+
 async def test_a_consumer_that_stands_for_a_reader_only_moves_forward(database: store.Database) -> None:
     segments = Segments(database)
     await segments.create(retention="interest")

@@ -15,6 +15,7 @@ from headrace.model.errors import ConfigurationError
 from headrace.model.handling import Breaker, Handling, Runner, bounds
 from headrace.model.settings import settings_of
 from headrace.model.specs import ConsumerSpec, parsed
+from headrace.model.text.sizes import size
 from headrace.runtime.handlers.handler import Handler
 from headrace.runtime.handlers.middleware import check_middleware
 from headrace.runtime.handlers.runners import check_process
@@ -60,6 +61,7 @@ def define(function: Callable[..., Any], given: Mapping[str, Any]) -> Consumer:
         handling |= {
             "concurrency": bounds(handling["concurrency"]),
             "timeout": None if timeout is None else seconds(timeout, "timeout"),
+            "batch_bytes": None if handling["batch_bytes"] is None else size(handling["batch_bytes"], "batch_bytes"),
             "batch_timeout": seconds(handling["batch_timeout"], "batch_timeout"),
             "runner": _runner(handling["runner"], handler),
             "breaker": Breaker.of(handling["breaker"]),

@@ -75,7 +75,8 @@ headrace database add eu --url-from env:EU_DATABASE
 headrace database add us --url-from file:/run/secrets/us-database --no-check""",
     "spark check": """\
 headrace spark check
-headrace spark check --master spark://cluster:7077 --json""",
+headrace spark check --master spark://cluster:7077 --json
+headrace spark check --database postgresql://db.example.com/shop""",
     "stream search": """\
 headrace stream search orders --where 'data.total > 100' --since 1d
 headrace stream search orders --filter orders.us.42 --limit 5""",

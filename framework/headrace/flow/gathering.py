@@ -1,4 +1,4 @@
-"""Gathers a batch from the messages of the ready lanes, until there are enough.
+"""Gathers a batch from the messages of the ready lanes, until there are enough of them, or enough bytes.
 
     a lane ──▶ fill ──▶ full, or nothing more is ready ──▶ (more comes: fill again) ──▶ handled ──▶ return_lanes
 
@@ -9,7 +9,7 @@ after the other, instead of many by halves.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Generic
 
 from headrace.flow.lanes import Lanes, T
@@ -23,9 +23,20 @@ class Gathering(Generic[T]):
         first: the message that it begins with, which was taken from a ready lane.
         limit: the largest number of messages.
         one_key: take messages of the first lane only.
+        max_size: the batch is full once its messages have this size. None for no such limit.
+        size_of: the size of a message.
     """
 
-    def __init__(self, lanes: Lanes[T], first: T, limit: int, *, one_key: bool) -> None:
+    def __init__(
+        self,
+        lanes: Lanes[T],
+        first: T,
+        limit: int,
+        *,
+        one_key: bool,
+        max_size: int | None = None,
+        size_of: Callable[[T], int] = lambda _: 0,
+    ) -> None:
         self.messages = [first]
         self._lanes = lanes
         self._held = [first.lane]
@@ -35,13 +46,16 @@ class Gathering(Generic[T]):
         self._more: list[Hashable] = []
         self._limit = limit
         self._one_key = one_key
+        self._max_size = max_size
+        self._size_of = size_of
+        self._size = self._measured = 0  # the size of the first messages, and their number
         self._take_from(first.lane)
         self.fill()
 
     @property
     def over(self) -> bool:
         """Whether it can't get more messages, because it is full or the lanes were cleared."""
-        return len(self.messages) >= self._limit or self._lanes.over
+        return self._lanes.over or self._room() <= 0
 
     def fill(self) -> None:
         """Take messages up to the limit, first from the lanes that it holds, because no other actor
@@ -50,9 +64,13 @@ class Gathering(Generic[T]):
             self._take_from(lane)
         self._more.clear()
         if not self._one_key:
-            messages, lanes = self._lanes.take_runs(self._limit - len(self.messages))
-            self.messages += messages
-            self._held += lanes
+            while (room := self._room()) > 0:
+                messages, lanes = self._lanes.take_runs(room)
+                self.messages += messages
+                self._held += lanes
+                if len(messages) < room:
+                    break
+                self._take_from(lanes[-1])  # of which `room` may have left some
         if not self.over:
             for lane in self._held[self._unwatched :]:
                 self._lanes.watch(lane, self._more)
@@ -64,4 +82,18 @@ class Gathering(Generic[T]):
         self._lanes.return_lanes(held)
 
     def _take_from(self, lane: Hashable) -> None:
-        self.messages += self._lanes.take_run(lane, self._limit - len(self.messages))
+        while (room := self._room()) > 0:
+            run = self._lanes.take_run(lane, room)
+            self.messages += run
+            if len(run) < room:
+                return
+
+    def _room(self) -> int:
+        """How many messages it takes next. With a limited size, as many of the usual size as there is room for."""
+        count = len(self.messages)
+        if self._max_size is None:
+            return self._limit - count
+        self._size += sum(map(self._size_of, self.messages[self._measured :]))
+        self._measured = count
+        left = self._max_size - self._size
+        return min(self._limit - count, max(left * count // max(self._size, 1), 1) if left > 0 else 0)

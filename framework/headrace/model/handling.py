@@ -69,6 +69,7 @@ class Handling(msgspec.Struct, frozen=True, kw_only=True):
         timeout: seconds that the handler may take for one message or one batch. None means no limit.
         transactional: run the handler inside a database transaction, and ack in that transaction.
         batch: the maximum number of messages in a batch. None for a handler of single messages.
+        batch_bytes: a batch is full once the payloads of its messages have this many bytes. None for no such limit.
         batch_timeout: seconds to wait for a batch to fill.
         group_by_key: each batch has messages of one key only.
         on_batch_error: what happens to a batch if the handler raises.
@@ -87,6 +88,7 @@ class Handling(msgspec.Struct, frozen=True, kw_only=True):
     timeout: float | None = None
     transactional: bool = False
     batch: int | None = None
+    batch_bytes: int | None = None
     batch_timeout: float = 0.0
     group_by_key: bool = False
     on_batch_error: OnBatchError = "retry"
@@ -116,8 +118,11 @@ class Handling(msgspec.Struct, frozen=True, kw_only=True):
             )
         if self.on_batch_error not in get_args(OnBatchError):
             raise ConfigurationError(f"on_batch_error={self.on_batch_error!r} must be 'retry' or 'bisect'.")
+        if self.batch_bytes is not None and self.batch_bytes < 1:
+            raise ConfigurationError(f"batch_bytes={self.batch_bytes} must be at least 1 byte.")
         if self.batch is None:
             for setting, given in (
+                ("batch_bytes", self.batch_bytes),
                 ("batch_timeout", self.batch_timeout),
                 ("on_batch_error", self.on_batch_error != "retry"),
             ):

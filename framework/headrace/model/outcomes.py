@@ -110,6 +110,7 @@ class Failure(msgspec.Struct, frozen=True):
     """An outcome other than an ack. `delay` is the number of seconds until a retry, or None to retry immediately.
     A release has an error if something that the consumer needs is missing. `error_type` is the qualified name of the
     exception's class, or None if there was no exception. `exception` itself is kept until the outcome is settled.
+    `repeats` says that another message of its batch failed by the same exception, which is logged for that one.
     """
 
     kind: Kind
@@ -118,6 +119,7 @@ class Failure(msgspec.Struct, frozen=True):
     traceback: str | None = None
     error_type: str | None = None
     exception: BaseException | None = None
+    repeats: bool = False
 
 
 RELEASE = Failure("release")

@@ -26,11 +26,11 @@ class Burst:
         """Whether the next record begins a second."""
         return self._clock() - self._since >= 1.0
 
-    def admits(self) -> bool:
-        """Whether to log the next record. Otherwise it is counted."""
+    def admits(self, *, repeats: bool = False) -> bool:
+        """Whether to log the next record. Otherwise it is counted, as one that repeats another is in any case."""
         if self.begins:
             self._since, self._admitted, self.skipped = self._clock(), 0, 0
-        if self._admitted >= BURST:
+        if repeats or self._admitted >= BURST:
             self.skipped += 1
             return False
         self._admitted += 1

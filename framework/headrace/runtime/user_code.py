@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import signal
 import sys
+import traceback
 from types import FrameType, TracebackType
 
 from headrace.model.text.error_text import text_of
@@ -48,6 +49,21 @@ def is_yours(frame: FrameType) -> bool:
     package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
     is_installed = "site-packages" in frame.f_code.co_filename or package in sys.stdlib_module_names
     return package not in (OURS, "headrace_spark") and not is_installed
+
+
+def import_problem(name: str, error: BaseException) -> str:
+    """Return why a module of yours can't be imported, in a sentence."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    package = str(frames[-1].f_globals.get("__name__", "")).partition(".")[0] if frames else ""
+    # Spark reports a missing session by an error of its own, and for columns by an assertion without a text
+    if package == "pyspark" and isinstance(error, (AssertionError, RuntimeError)):
+        yours = [frame for frame in frames if is_yours(frame)]
+        at = f" (at {line_of(yours[-1])})" if yours else ""
+        return (
+            f"The module {name!r} uses Spark while it is imported, when there is no Spark session yet{at}. Make columns, windows"
+            " and schemas inside the handler, and give functions a type such as LongType(), not its name."
+        )
+    return f"The module {name!r} can't be imported: {type(error).__name__}: {error}."
 
 
 def leave_out_our_frames(error: BaseException) -> None:

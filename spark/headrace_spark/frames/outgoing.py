@@ -76,7 +76,7 @@ def outgoing(frame: DataFrame) -> DataFrame:
     schema = frame.schema
     check(schema)
     types = {field.name: field.dataType for field in schema}
-    headers = _text(HEADERS, types[HEADERS]) if HEADERS in types else sql.lit(None).cast("string")
+    headers = json_text(HEADERS, types[HEADERS]) if HEADERS in types else sql.lit(None).cast("string")
     return frame.select(sql.col(KEY), headers.alias(HEADERS), _data(types).alias(DATA))
 
 
@@ -139,13 +139,13 @@ def _unwritable(path: str, kind: DataType) -> Iterator[tuple[str, DataType]]:
 
 def _data(types: dict[str, DataType]) -> Column:
     if DATA in types:
-        return _text(DATA, types[DATA])
+        return json_text(DATA, types[DATA])
     names = [name for name in types if name not in (KEY, HEADERS)]
     whole = StructType([StructField(name, types[name]) for name in names])
     return _json(sql.struct(*(_named(name) for name in names)), whole)
 
 
-def _text(name: str, kind: DataType) -> Column:
+def json_text(name: str, kind: DataType) -> Column:
     """The column as JSON text. Null values stay null."""
     column = _named(name)
     if isinstance(kind, NullType):

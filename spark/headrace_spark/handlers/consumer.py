@@ -15,6 +15,7 @@ from headrace.model.durations import Duration, seconds
 from headrace.model.errors import ConfigurationError
 from headrace.model.handling import OnBatchError
 from headrace.model.specs import DeliverPolicy, OnExhausted
+from headrace.model.text.sizes import size
 from headrace_spark.handlers.transform import Transform, TransformSettings
 from headrace_spark.handlers.warm_session import warm_session_of
 from headrace_spark.session import SparkSettings
@@ -32,12 +33,16 @@ It is limited by the number of messages that a consumer may have unsettled, `MAX
 
 MAX_PENDING = 1_000_000
 
+MAX_BYTES = 1_000_000_000
+"""Largest `max_bytes`. A column of Arrow holds less than 2 GiB, and the last message of a batch may be large."""
+
 
 def spark_consumer(
     app: App,
     stream: str,
     *,
     max_rows: int = 100_000,
+    max_bytes: int | str = "256MB",
     max_wait: Duration = "10s",
     schema: Any = None,
     publishes: str | None = None,
@@ -82,6 +87,8 @@ def spark_consumer(
         app: the app that the consumer belongs to. A Spark session is started with it, if there is
             none, and stopped with it.
         max_rows: the maximum number of messages in a batch.
+        max_bytes: a batch is full once its payloads have this many bytes, a number or text such as
+            "64MB". At most 1 GB.
         max_wait: how long to wait for a batch to fill, from its first message on, up to a minute.
         schema: the type of the payloads: a msgspec Struct (or dataclass, TypedDict, NamedTuple), or
             a DDL string such as "id bigint NOT NULL, total decimal(12, 2)". Then `data` is a
@@ -123,6 +130,9 @@ def spark_consumer(
             timeout=None if timeout is None else seconds(timeout, "timeout"),
         )
         _positive(max_rows, "max_rows")
+        batch_bytes = size(max_bytes, "max_bytes")
+        if not 1 <= batch_bytes <= MAX_BYTES:
+            raise ConfigurationError(f"max_bytes={max_bytes!r} is invalid. It must be from 1 byte to 1 GB.")
         if max_ack_pending is None:
             options["max_ack_pending"] = min(PENDING_BATCHES * max_rows, MAX_PENDING)
         transform: list[Transform] = []
@@ -131,9 +141,15 @@ def spark_consumer(
             return await transform[0].handle(batch)
 
         handle.__name__ = handle.__qualname__ = handler_name
-        app.consumer(stream, **options, publishes=publishes, batch=max_rows, batch_timeout=max_wait, concurrency=1)(
-            handle
-        )
+        app.consumer(
+            stream,
+            **options,
+            publishes=publishes,
+            batch=max_rows,
+            batch_bytes=batch_bytes,
+            batch_timeout=max_wait,
+            concurrency=1,
+        )(handle)
         warm_session = warm_session_of(app)
         warm_session.settings = settings or warm_session.settings
         transform.append(Transform(transform_settings, warm_session))

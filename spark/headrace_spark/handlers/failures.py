@@ -13,6 +13,8 @@ from headrace_spark.session import SparkUnavailable, is_connect, lacking
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_NO_OBJECT = "Target Object ID does not exist for this gateway"
+
 
 class BatchFailed(HeadraceError):
     """The batch fails as a whole, and its halves would fail too, since the handler can't work with any message."""
@@ -23,7 +25,7 @@ class SparkFailed(HeadraceError):
 
 
 class SparkGone(SparkUnavailable):
-    """The session died during a job: its Java process, its cluster, or its server."""
+    """The session has died: its Java process, its cluster, or its server."""
 
 
 def classified(error: Exception, spark: SparkSession | None) -> Exception:
@@ -36,6 +38,10 @@ def classified(error: Exception, spark: SparkSession | None) -> Exception:
         return error
     if spark is not None and gone(spark):
         return SparkGone(f"The Spark session was lost during a job: {_first_line(str(error))}.")
+    if (cause := _gateway_error(error)) is not None:
+        return SparkGone(
+            f"The connection to Spark's Java failed, or an object of a session that has ended was used: {_first_line(str(cause))}."
+        )
     from py4j.protocol import Py4JError  # type: ignore[import-untyped, unused-ignore]
     from pyspark.errors import AnalysisException, PySparkException
 
@@ -48,6 +54,33 @@ def classified(error: Exception, spark: SparkSession | None) -> Exception:
     if isinstance(error, Py4JError):
         return SparkFailed(_python_error(str(error)))
     return error
+
+
+def _gateway_error(error: BaseException | None) -> BaseException | None:
+    """The error of the connection to Java that caused this one, or None.
+
+    It is also raised while the session is well, for an object that a module has kept from an earlier one, such as a function
+    that was made by `udf`.
+    """
+    from py4j.protocol import Py4JNetworkError
+
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        if isinstance(error, Py4JNetworkError) or _NO_OBJECT in str(error):
+            return error
+        if isinstance(error, (OSError, EOFError)) and _raised_in(error).split(".")[0] == "py4j":
+            return error
+        error = error.__cause__ or error.__context__
+    return None
+
+
+def _raised_in(error: BaseException) -> str:
+    """The module that raised an error."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return "" if trace is None else str(trace.tb_frame.f_globals.get("__name__", ""))
 
 
 def gone(spark: SparkSession) -> bool:
@@ -82,7 +115,7 @@ def _python_error(text: str) -> str:
 
 
 def _first_line(text: str) -> str:
-    return next((line.strip() for line in text.splitlines() if line.strip()), "no reason is given")[:500]
+    return next((line.strip() for line in text.splitlines() if line.strip()), "no reason is given")[:500].rstrip(".")
 
 
 class Bisection:

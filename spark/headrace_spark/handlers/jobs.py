@@ -3,7 +3,8 @@
     await run(job, work) ──▶ a thread: session ──▶ group or tag ──▶ work(spark) ──▶ result
          │
          ├── every second: looks at the progress, for the log and for statistics, and checks the leases
-         └── cancelled: cancels the group and its future jobs, and waits for the thread
+         └── cancelled: cancels the group and its future jobs, and waits for the thread. At the end of a drain it waits for
+             a moment only, since the batch must be released before the process is killed
 
 A session in this process's own Java process has job groups. Spark Connect tags operations instead.
 An interrupt by tag reaches only the operations that already run, so it is repeated until the thread
@@ -40,6 +41,10 @@ CANCEL_INTERVAL = 0.5
 """Interval in seconds between two attempts to cancel a job that still runs."""
 
 
+CANCEL_TIMEOUT = 2.0
+"""Seconds that a cancelled job has to end while the app drains. A drain waits 3 s for the handlers that it has stopped."""
+
+
 class Cancelled(HeadraceError):
     """The job was cancelled before it began."""
 
@@ -54,6 +59,7 @@ class Job:
         started: start time in seconds since the epoch.
         stages, stages_done, tasks, tasks_done: counts of what Spark has planned so far, as of the
             last look.
+        abandoned: whether its batch was released although its thread has not ended.
     """
 
     def __init__(self, name: str, rows: int) -> None:
@@ -62,6 +68,7 @@ class Job:
         self.group = f"headrace-{name}-{uuid4()}"
         self.started = time.time()
         self.stages = self.stages_done = self.tasks = self.tasks_done = 0
+        self.abandoned = False
         self._spark: SparkSession | None = None
         self._cancelled = False
 
@@ -149,7 +156,13 @@ def _stages(tracker: StatusTracker, group: str) -> list[SparkStageInfo | None]:
 
 
 async def run(
-    job: Job, work: Callable[[], T], *, threads: anyio.CapacityLimiter, log_every: float, check: Callable[[], None]
+    job: Job,
+    work: Callable[[], T],
+    *,
+    threads: anyio.CapacityLimiter,
+    log_every: float,
+    check: Callable[[], None],
+    draining: Callable[[], bool] = lambda: False,
 ) -> T:
     """Do the work in a thread, and wait until the thread has ended, even when cancelled.
 
@@ -158,6 +171,8 @@ async def run(
         threads: the limiter of the thread.
         log_every: interval in seconds between two log lines about a long job.
         check: called every second. If it raises, the job is cancelled and the error is raised.
+        draining: whether the app drains. Then a thread that has not ended `CANCEL_TIMEOUT` seconds after it was cancelled
+            is abandoned.
 
     Returns:
         The result of the work. Raises what the work raised.
@@ -165,11 +180,12 @@ async def run(
     ended = anyio.Event()
     results: list[T] = []
     errors: list[BaseException] = []
+    waiting = anyio.CancelScope(shield=True)
 
     async def in_thread() -> None:
         try:
-            with anyio.CancelScope(shield=True):
-                results.append(await anyio.to_thread.run_sync(work, limiter=threads))
+            with waiting:
+                results.append(await anyio.to_thread.run_sync(work, limiter=threads, abandon_on_cancel=True))
         except Exception as error:
             errors.append(error)
         finally:
@@ -180,7 +196,8 @@ async def run(
         try:
             await _watch(job, ended, log_every, check)
         except BaseException as stopped:
-            await _stop(job, ended)
+            await _stop(job, ended, draining)
+            waiting.cancel()  # if the thread has not ended
             if isinstance(stopped, Exception):
                 errors[:] = [stopped]
             else:
@@ -203,10 +220,19 @@ async def _watch(job: Job, ended: anyio.Event, log_every: float, check: Callable
             job.log_progress()
 
 
-async def _stop(job: Job, ended: anyio.Event) -> None:
-    """Cancel the job, and wait for its thread, since a batch must not be processed twice at a time."""
+async def _stop(job: Job, ended: anyio.Event, draining: Callable[[], bool]) -> None:
+    """Cancel the job, and wait for its thread, since a batch must not be processed twice at a time.
+
+    While the app drains, the wait is short. Work in this process can't be cancelled, and a session may not answer.
+    """
+    began, one_call = anyio.current_time(), anyio.CapacityLimiter(1)
     with anyio.CancelScope(shield=True):
         while not ended.is_set():
-            await anyio.to_thread.run_sync(job.cancel)
             with anyio.move_on_after(CANCEL_INTERVAL):
+                await anyio.to_thread.run_sync(job.cancel, limiter=one_call, abandon_on_cancel=True)
                 await ended.wait()
+            if not ended.is_set() and draining() and anyio.current_time() - began >= CANCEL_TIMEOUT:
+                job.abandoned = True
+                hint = "its batch is released, and nothing of it will be published. Work outside of Spark's jobs can't be cancelled"
+                log.warning("spark job not cancelled", consumer=job.name, seconds=CANCEL_TIMEOUT, hint=hint)
+                return

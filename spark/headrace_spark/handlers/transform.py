@@ -23,11 +23,11 @@ from headrace.model.log import Log
 from headrace.model.outcomes import Reject, Release, Retry, Unfit, deciding
 from headrace.runtime.messages.message import lease_time
 from headrace.runtime.messages.staged import StagedMessages
-from headrace_spark.handlers.failures import BatchFailed, Bisection, SparkGone, classified, gone
+from headrace_spark.handlers.failures import BatchFailed, Bisection, SparkGone, classified
 from headrace_spark.handlers.jobs import Job, run
 from headrace_spark.handlers.results import Message, Results
 from headrace_spark.handlers.warm_session import WarmSession
-from headrace_spark.session import SparkUnavailable, stop
+from headrace_spark.session import SparkUnavailable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -96,11 +96,16 @@ class Transform:
             return Retry("This part of the batch was not tried, since every other part of it failed or took too long.")
         started = anyio.current_time()
         try:
+            if self._warm_session.lost is not None:
+                raise self._warm_session.lost
             found = await self._decided(batch)
         except (Retry, Reject) as outcome:
             return outcome
         except SparkUnavailable as error:
-            await self._wait(error, started)
+            if self._warm_session.lost is not None:
+                self._warm_session.end_app()
+            else:
+                await self._wait(error, started)
             raise Release(str(error)) from error
         except (BatchFailed, ConfigurationError) as error:
             return Retry(str(error))
@@ -137,10 +142,17 @@ class Transform:
 
         job = self._warm_session.jobs[self._settings.name] = Job(self._settings.name, len(batch))
         try:
-            work = partial(job.call, self._warm_session.session, partial(self._run_in_thread, batch))
-            found = await run(job, work, threads=self._threads, log_every=self._settings.log_every, check=check)
+            work = partial(job.call, self._warm_session.session, partial(self._run_in_thread, batch, job))
+            found = await run(
+                job,
+                work,
+                threads=self._threads,
+                log_every=self._settings.log_every,
+                check=check,
+                draining=self._warm_session.draining,
+            )
         except BaseException:
-            if self._results is not None:
+            if self._results is not None and not job.abandoned:
                 with anyio.CancelScope(shield=True):
                     await anyio.to_thread.run_sync(self._results.discard, limiter=self._threads)
             raise
@@ -164,7 +176,7 @@ class Transform:
 
     # --- in the thread
 
-    def _run_in_thread(self, batch: Batch, spark: SparkSession) -> list[Message] | StagedMessages | None:
+    def _run_in_thread(self, batch: Batch, job: Job, spark: SparkSession) -> list[Message] | StagedMessages | None:
         lease_time(batch.messages)  # to make the session takes a while
         try:
             found = self._call_function(batch, spark)
@@ -172,11 +184,14 @@ class Transform:
             return found
         except Exception as error:
             failure = classified(error, spark)
-            if isinstance(failure, SparkGone) and gone(spark):
-                stop()  # the next batch gets a new session
+            if isinstance(failure, SparkGone):
+                self._warm_session.note_death(failure)
             if failure is error:
                 raise
             raise failure from error
+        finally:
+            if job.abandoned and self._results is not None:
+                self._results.discard()
 
     def _call_function(self, batch: Batch, spark: SparkSession) -> list[Message] | StagedMessages | None:
         from headrace_spark.frames import incoming

@@ -1,5 +1,9 @@
 """The warm Spark session of an app: made before the first batch is leased, and stopped with the app.
 
+If the session dies, the app drains and ends with an error, since objects in the user's modules, such as functions that were
+made by `udf`, belong to the dead session. A supervisor starts the process again. Objects of Spark Connect belong to no
+session, so there another session is made.
+
 It also reports the app's Spark jobs as statistics.
 """
 
@@ -8,17 +12,22 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakMethod
 
 import anyio
 import anyio.to_thread
 
 from headrace import App
+from headrace.model.log import Log
+from headrace_spark.handlers.failures import SparkGone
 from headrace_spark.handlers.jobs import Job
-from headrace_spark.session import SparkSettings, session, started, stop
+from headrace_spark.session import SparkSettings, is_connect, started, stop
+from headrace_spark.session.sessions import obtain
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+log = Log("headrace.spark")
 
 _PY4J = logging.getLogger("py4j")
 _IDLE = {"job": None, "rows": 0, "started": None, "stages": 0, "stages_done": 0, "tasks": 0, "tasks_done": 0}
@@ -27,14 +36,22 @@ _IDLE = {"job": None, "rows": 0, "started": None, "stages": 0, "stages_done": 0,
 class WarmSession:
     """The Spark session of one app, attached to the app beside its consumers.
 
+    Args:
+        stop_app: makes the app drain.
+
     Attributes:
         settings: the settings for a new session.
         jobs: the running job of each consumer, by the names of its stream and itself.
+        lost: why the app ends, once its session has died.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, stop_app: Callable[[], object] = lambda: None) -> None:
         self.settings: SparkSettings | None = None
         self.jobs: dict[str, Job | None] = {}
+        self.lost: SparkGone | None = None
+        self._stop_app = stop_app
+        self._drained = anyio.Event()
+        self._spark: SparkSession | None = None
         self._prepare: list[Callable[[SparkSession], None]] = []
 
     def add(self, name: str, prepare: Callable[[SparkSession], None]) -> None:
@@ -43,15 +60,52 @@ class WarmSession:
         self._prepare.append(prepare)
 
     def session(self) -> SparkSession:
-        """The session, made again if it has died. Raises `SparkUnavailable`."""
-        return session(self.settings)
+        """The session. One of Spark Connect that has died is made again.
+
+        Raises:
+            SparkGone: another session than the app began with would be needed.
+            SparkUnavailable: there is no session, and none can be made.
+        """
+        if self._spark is not None and not is_connect(self._spark) and not started():
+            self.note_death(SparkGone("The Spark session has ended, since its Java process or its cluster is gone."))
+        if self.lost is not None:
+            raise self.lost
+        self._spark = obtain(self.settings, {})
+        return self._spark
+
+    def note_death(self, error: SparkGone) -> None:
+        """Note that the session has died, or that objects of the user's modules belong to one that has."""
+        if self._spark is not None and is_connect(self._spark):
+            stop()  # the next batch gets a new session
+        elif self.lost is None:
+            self.lost = error
+
+    def draining(self) -> bool:
+        """Whether the app drains."""
+        return self._drained.is_set()
+
+    def end_app(self) -> None:
+        """Make the app drain, since its session has died. Called on the event loop, maybe more than once."""
+        if not self._drained.is_set():
+            self._drained.set()
+            hint = "the process ends, and its supervisor must start it again. A session can't be replaced under the objects of modules"
+            log.error("spark session lost", error=self.lost, hint=hint)
+            self._stop_app()
 
     async def lifespan(self) -> AsyncIterator[None]:
-        """The app's lifespan. Raises `SparkUnavailable`, or `ConfigurationError` for an invalid schema."""
+        """The app's lifespan.
+
+        Raises:
+            SparkUnavailable: there is no session, or it has died while the app ran.
+            ConfigurationError: a schema is invalid.
+        """
         started_here = not started()
+        self.lost, self._spark, self._drained = None, None, anyio.Event()
         try:
             await anyio.to_thread.run_sync(self._start)
             yield
+            if self.lost is not None:
+                raise self.lost
         finally:
             if started_here:
                 with anyio.CancelScope(shield=True):
@@ -64,17 +118,19 @@ class WarmSession:
         for prepare in self._prepare:
             prepare(spark)
 
-    # --- the interface of a part that runs beside the consumers. Only the statistics do anything
+    # --- the interface of a part that runs beside the consumers
 
     def app_statistics(self) -> Mapping[str, Any]:
         """The running job of each consumer, for `App.statistics`."""
         return {"spark": {name: dict(_IDLE) if job is None else job.statistics() for name, job in self.jobs.items()}}
 
     async def run(self, shared: Any) -> None:
-        """Do nothing. There is nothing to run."""
+        """Wait for the drain. There is nothing else to run."""
+        await self._drained.wait()
 
     def drain(self) -> None:
-        """Do nothing. There is nothing to end."""
+        """Note that the app drains, so that the end of the session doesn't stop its other handlers."""
+        self._drained.set()
 
     def hurry(self) -> None:
         """Do nothing. There is nothing to end."""
@@ -87,7 +143,8 @@ def warm_session_of(app: App) -> WarmSession:
     """The `WarmSession` of this app. The first call adds it to the app's lifespan."""
     warm_session = _warm_sessions.get(app)
     if warm_session is None:
-        warm_session = _warm_sessions[app] = WarmSession()
+        stop_app = WeakMethod(app.stop)
+        warm_session = _warm_sessions[app] = WarmSession(lambda: (stop := stop_app()) and stop())
         app.lifespan(warm_session.lifespan)
         app.attach(warm_session)
     return warm_session

@@ -29,6 +29,7 @@ from headrace_spark.session import is_connect, register, session
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import DataType
 
 Mode = Literal["update", "append"]
 
@@ -205,13 +206,24 @@ def _results(
     columns += [sql.col(f"`{name}`") for name in (*names, *identity.aggregates)]
     data = sql.struct(*columns)
     keys = {name for text, name in zip(identity.by, names, strict=True) if text == "key"}
-    return grouped.select(_key(template, (*_TIMES, *names), keys).alias("key"), data.alias("data"))
+    types = {name: grouped.schema[name].dataType for name in names}
+    return grouped.select(_key(template, types, keys).alias("key"), data.alias("data"))
 
 
-def _key(template: str, known: Sequence[str], keys: Collection[str]) -> Column:
-    """The key of a result. `keys` are the names that hold message keys, which may have many tokens."""
+def _key(template: str, types: Mapping[str, DataType], keys: Collection[str]) -> Column:
+    """The key of a result.
+
+    Args:
+        template: its text, with fields.
+        types: the types of the columns that may be fields, besides those of the window.
+        keys: the names that hold message keys, which may have many tokens.
+    """
     from pyspark.sql import functions as sql
+    from pyspark.sql.types import ArrayType, MapType, StructType, TimestampType
 
+    from headrace_spark.frames.outgoing import json_text
+
+    known = (*_TIMES, *types)
     pieces = _FIELD.split(template)
     check_key("x".join(pieces[::2]))
     parts: list[Column] = [sql.lit(pieces[0])]
@@ -222,13 +234,29 @@ def _key(template: str, known: Sequence[str], keys: Collection[str]) -> Column:
             )
         if field in _TIMES:
             moment = sql.col("window.start" if field == "window_start" else "window.end")
-            in_utc = sql.to_utc_timestamp(moment, sql.current_timezone())  # in any session time zone
-            parts.append(sql.date_format(in_utc, "yyyy-MM-dd'T'HH:mm:ss'Z'"))
+            parts.append(_in_utc(moment, "yyyy-MM-dd'T'HH:mm:ss'Z'"))
         else:
-            value = sql.col(f"`{field}`")
-            parts.append(value if field in keys else _token(value.cast("string")))
+            value, kind = sql.col(f"`{field}`"), types[field]
+            if field in keys:
+                parts.append(value)
+            elif isinstance(kind, TimestampType):
+                parts.append(_token(_in_utc(value, "yyyy-MM-dd'T'HH:mm:ss.SSSSSS'Z'")))
+            else:
+                # The text of a struct would have its times in the session's zone.
+                nested = isinstance(kind, (ArrayType, MapType, StructType))
+                parts.append(_token(json_text(field, kind) if nested else value.cast("string")))
         parts.append(sql.lit(text))
     return sql.concat(*parts)
+
+
+def _in_utc(moment: Column, form: str) -> Column:
+    """An instant as text in UTC.
+
+    It doesn't go through the session's local time, in which two instants are the same when summer time ends.
+    """
+    from pyspark.sql import functions as sql
+
+    return sql.to_csv(sql.struct(moment), {"timeZone": "UTC", "timestampFormat": form})
 
 
 def _token(value: Column) -> Column:

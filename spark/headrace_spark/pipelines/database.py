@@ -55,6 +55,14 @@ class Database:
         """Return a stream. Raises `UnknownStream`."""
         return self._call(lambda: self._app.admin.stream(name))
 
+    def create_stream(self, name: str) -> None:
+        """Create a stream. Raises `ConfigurationError` if the database's role may not."""
+        self._call(lambda: self._app.admin.create_stream(name))
+
+    def delete_stream(self, name: str) -> None:
+        """Delete a stream with all of its messages."""
+        self._call(lambda: self._app.admin.delete_stream(name, force=True))
+
     def ensure_consumer(self, spec: ConsumerSpec) -> None:
         """Create a consumer unless it exists. Raises `InvalidInput` if it exists with other settings."""
         self._call(lambda: self._app.admin.create_consumer(spec))

@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from headrace.model.errors import ConfigurationError, HeadraceError, InvalidInput
+from headrace.runtime.user_code import import_problem
 
 
 class NoFunction(HeadraceError, LookupError):
@@ -64,7 +65,7 @@ def _module(place: str) -> ModuleType:
     except Exception as error:
         if isinstance(error, ModuleNotFoundError) and f"{name}.".startswith(f"{error.name}."):
             raise NoFunction(f"The module {name!r} does not exist in {directory}.") from error
-        raise ConfigurationError(f"The module {name!r} can't be imported: {type(error).__name__}: {error}.") from error
+        raise ConfigurationError(import_problem(name, error)) from error
     if is_file and Path(module.__file__ or "").resolve() != path.resolve():
         raise NoFunction(
             f"The file {place!r} can't be imported, since another module is named {name!r}. Rename the file."

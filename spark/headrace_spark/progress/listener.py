@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from functools import partial
-from threading import Lock
+from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import anyio
 import msgspec
@@ -104,15 +104,36 @@ class LagReport:
         spark, self._spark = self._spark, None
         if spark is None:
             return
-        spark.streams.removeListener(self._listener)
-        if self._instrumentation is not None:
-            anyio.run(self._instrumentation.stop)
+        try:
+            spark.streams.removeListener(self._listener)
+        finally:
+            _stop(self._instrumentation)
+
+
+def _stop(instrumentation: Instrumentation | None) -> None:
+    if instrumentation is not None:
+        # In a thread of its own, since an event loop may run in this one.
+        thread = Thread(target=anyio.run, args=(instrumentation.stop,), name="headrace-spark-lag")
+        thread.start()
+        thread.join()
+
+
+_by_default: WeakKeyDictionary[SparkSession, LagReport] = WeakKeyDictionary()
+
+
+def report_by_default(spark: SparkSession) -> LagReport:
+    """Report the lag of a session until `report_lag` does it in another way. See `report_lag`."""
+    report = _by_default[spark] = report_lag(spark)
+    return report
 
 
 def report_lag(
     spark: SparkSession, *, telemetry: Telemetry | str | bool | None = None, log_every: str | float = "10s"
 ) -> LagReport:
     """Report how far the session's streaming queries lag behind their streams, in the log and as metrics.
+
+    A session that `session` has made, and that is not of Spark Connect, reports it by default. This report then takes the
+    place of that one.
 
     The metrics are `headrace.spark.query.lag`, `headrace.spark.query.input_rate` and `headrace.spark.query.processed_rate`. They
     are as of the last progress that Spark reported, which it does after each micro-batch. A query with the option `consumer` has
@@ -129,6 +150,8 @@ def report_lag(
     Raises:
         ConfigurationError: a setting or `log_every` is invalid, or OpenTelemetry is not installed.
     """
+    if (earlier := _by_default.pop(spark, None)) is not None:
+        earlier.stop()
     wanted = Telemetry.of(settings.read({}).telemetry if telemetry is None else telemetry)
     listener = LagListener(seconds(log_every, "log_every"))
     instrumentation = None
@@ -139,7 +162,6 @@ def report_lag(
     try:
         spark.streams.addListener(listener)
     except BaseException:
-        if instrumentation is not None:
-            anyio.run(partial(instrumentation.stop))
+        _stop(instrumentation)
         raise
     return LagReport(spark, listener, instrumentation)

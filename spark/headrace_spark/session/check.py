@@ -61,6 +61,7 @@ class Report(msgspec.Struct, kw_only=True):
         shipped: the modules and packages that were sent to the executors.
         workers: the workers that ran the job, without duplicates.
         ran_in: seconds that the job took.
+        parts: seconds that each part of a trial on a database took. See `headrace_spark.cli.trial`.
         problem: what is wrong, in a sentence, or None.
         exit_code: the exit code of the command.
     """
@@ -75,6 +76,7 @@ class Report(msgspec.Struct, kw_only=True):
     shipped: list[str] = []
     workers: list[Worker] = []
     ran_in: float | None = None
+    parts: dict[str, float] = {}
     problem: str | None = None
     exit_code: int = 0
 
@@ -110,7 +112,7 @@ def _run_checks(report: Report, given: SparkSettings | None, timeout: float) -> 
     if resolved.settings.remote is None:
         report.java = find()
     started = time.monotonic()
-    spark = obtain(given, {}, timeout)
+    spark = obtain(given, {})
     report.shipped = shipped()
     report.spark, report.started_in = spark.version, time.monotonic() - started
     started = time.monotonic()
@@ -138,6 +140,8 @@ def _effective_settings(resolved: Resolved) -> Iterator[EffectiveSetting]:
         yield EffectiveSetting("python", settings.python, places["python"])
     if settings.ship:
         yield EffectiveSetting("ship", ",".join(settings.ship), places["ship"])
+    if settings.start_timeout is not None:
+        yield EffectiveSetting("start_timeout", f"{resolved.start_timeout:g}", places["start_timeout"])
     for key, value in sorted(settings.conf.items()):
         yield EffectiveSetting(key, "…" if SECRET.search(key) else value, places[f"conf.{key}"])
 

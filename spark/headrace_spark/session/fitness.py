@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import platform
 import re
 import shutil
 import subprocess
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -27,8 +28,6 @@ T = TypeVar("T")
 
 log = Log("headrace.spark")
 
-WAIT = 300.0
-"""Seconds that a cluster has to provide an executor. Clouds start machines for it."""
 _WARN_AFTER = 30.0  # seconds
 _INTERRUPTS, _INTERRUPT_PAUSE = 20, 0.25  # attempts, and seconds between them
 _START_TIMEOUT = 60.0  # seconds that a Python on this machine has to describe itself
@@ -39,6 +38,7 @@ _PLANNER = (
     "Spark calls it on this machine as well, to plan reads and writes. Set python (HEADRACE_SPARK_PYTHON) to a path or a"
     " command that exists on all machines"
 )
+_BUSY = "Check whether the cluster has free executors and cores"
 _SHIP = "Ship it (--ship headrace, or HEADRACE_SPARK_SHIP=headrace)"
 MISSING_MODULE = re.compile(r"No module named '([\w.]+)'")
 
@@ -80,7 +80,8 @@ def of_executors(spark: SparkSession, timeout: float) -> list[Python]:
         rows = spark.range(0, tasks, 1, tasks).mapInArrow(_by_value(), "found string").distinct().collect()
         return sorted((msgspec.json.decode(row.found, type=Python) for row in rows), key=lambda one: one.executable)
 
-    return within(spark, work, timeout)
+    hint = "The cluster has accepted the application, and provided no executor. Give it free cores and memory, or raise start_timeout (HEADRACE_SPARK_START_TIMEOUT)"
+    return within(spark, work, timeout, hint)
 
 
 def of_planner(python: str) -> Python:
@@ -92,13 +93,25 @@ def of_planner(python: str) -> Python:
     if shutil.which(python) is None:
         raise SparkUnavailable(f"The executors' Python, {python}, does not exist on this machine. {_PLANNER}.")
     try:
-        code = Path(probe.__file__).read_text(encoding="utf-8")
+        return _described(python, os.environ)
+    except SparkUnavailable as error:
+        raise SparkUnavailable(f"The executors' Python, {python}, can't be run on this machine. {_PLANNER}.") from error
+
+
+def _described(python: str, environment: Mapping[str, str]) -> Python:
+    code = Path(probe.__file__).read_text(encoding="utf-8")
+    try:
         ended = subprocess.run(
-            [python, "-c", code], stdin=subprocess.DEVNULL, capture_output=True, timeout=_START_TIMEOUT, check=True
+            [python, "-c", code],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_START_TIMEOUT,
+            check=True,
+            env=environment,
         )
         return msgspec.json.decode(ended.stdout, type=Python)
     except (OSError, subprocess.SubprocessError, msgspec.MsgspecError) as error:
-        raise SparkUnavailable(f"The executors' Python, {python}, can't be run on this machine. {_PLANNER}.") from error
+        raise SparkUnavailable(f"The Python {python} can't be run on this machine.") from error
 
 
 def planner_misfit(python: str, shipped: bool) -> str | None:
@@ -107,6 +120,27 @@ def planner_misfit(python: str, shipped: bool) -> str | None:
         return misfit(of_planner(python), where="that plans here", shipped=shipped)
     except SparkUnavailable as error:
         return str(error)
+
+
+def local_misfit(python: str, environment: Mapping[str, str]) -> str | None:
+    """A sentence about another Python for the workers of a local session. None if it fits.
+
+    Args:
+        environment: the variables that they get.
+    """
+    right = "Leave python (HEADRACE_SPARK_PYTHON) out. Then local workers run the Python of this process"
+    if shutil.which(python) is None:
+        return f"The Python of local workers, {python}, does not exist. {right}."
+    try:
+        found = _described(python, environment)
+    except SparkUnavailable as error:
+        return f"{error} {right}."
+    if found.minor != here().minor:
+        return f"The Python of local workers, {python}, is {found.python}, and that of this process {here().python}. {right}."
+    missing = ["headrace"] if found.headrace is None else [name for name in found.missing if name not in here().missing]
+    if missing:
+        return f"The Python of local workers, {python}, lacks {', '.join(missing)}. {right}, or install headrace[spark] there."
+    return None
 
 
 def misfit(found: Python, *, where: str, shipped: bool) -> str | None:
@@ -186,8 +220,9 @@ def _line(text: str) -> str:
     return (raised[-1:] or lines)[0].rstrip(".")
 
 
-def within(spark: SparkSession, work: Callable[[], T], timeout: float) -> T:
-    """Run a Spark job in a thread, and interrupt it after `timeout` seconds. Raises `SparkUnavailable`, or the job's error."""
+def within(spark: SparkSession, work: Callable[[], T], timeout: float, hint: str = _BUSY) -> T:
+    """Run a Spark job in a thread, and interrupt it after `timeout` seconds. Raises `SparkUnavailable` with the hint, or the
+    job's error."""
     ended: list[Any] = []
 
     def run() -> None:
@@ -212,9 +247,7 @@ def within(spark: SparkSession, work: Callable[[], T], timeout: float) -> T:
             thread.join(_INTERRUPT_PAUSE)
             if not thread.is_alive():
                 break
-        raise SparkUnavailable(
-            f"The job was not done after {timeout:g} s. Check whether the cluster has free executors and cores."
-        )
+        raise SparkUnavailable(f"The job was not done after {timeout:g} s. {hint}.")
     if isinstance(ended[0], Exception):
         raise ended[0]
     return cast(T, ended[0])

@@ -94,13 +94,20 @@ class Gateway:
         self._process.kill()
 
     @contextlib.contextmanager
-    def kill_after(self, seconds: float) -> Iterator[None]:
-        """Kill the process if the block takes longer than this. That also ends the wait for its answer."""
-        timer = threading.Timer(seconds, self.kill)
+    def kill_after(self, seconds: float) -> Iterator[threading.Event]:
+        """Kill the process if the block takes longer than this. That also ends the wait for its answer. Yields an event that
+        is set when the time is over."""
+        over = threading.Event()
+
+        def kill() -> None:
+            over.set()
+            self.kill()
+
+        timer = threading.Timer(seconds, kill)
         timer.daemon = True
         timer.start()
         try:
-            yield
+            yield over
         finally:
             timer.cancel()
 

@@ -20,6 +20,18 @@ _RETRIES = {"max_retries": 3, "initial_backoff": 200, "max_backoff": 1000}
 def check_cluster(master: str, *, timeout: float = TIMEOUT) -> None:
     """Check that a master with an address is reachable within `timeout` seconds. Raises `SparkUnavailable`
     if nothing listens there."""
+    if (error_text := _problem_of_master(master, timeout)) is not None:
+        raise SparkUnavailable(f"The Spark master {master} can't be reached: {error_text}.")
+
+
+def state_of_master(master: str, *, timeout: float = TIMEOUT) -> str:
+    """What a master that has not started an application in time does, as the end of a sentence."""
+    problem = _problem_of_master(master, timeout)
+    return "it accepts connections, and has not started it" if problem is None else f"it can't be reached, {problem}"
+
+
+def _problem_of_master(master: str, timeout: float) -> str | None:
+    """Why none of the addresses of a master can be reached, or None. One without an address counts as reachable."""
     if master.startswith("spark://"):
         addresses = [_split(one) for one in master.removeprefix("spark://").split(",")]
     elif master.startswith("k8s://"):
@@ -27,10 +39,9 @@ def check_cluster(master: str, *, timeout: float = TIMEOUT) -> None:
         parts = urlsplit(url if "://" in url else f"https://{url}")
         addresses = [(parts.hostname or "", parts.port or (80 if parts.scheme == "http" else 443))]
     else:
-        return
+        return None
     errors = [_connect_error(host, port, timeout) for host, port in addresses]
-    if None not in errors:
-        raise SparkUnavailable(f"The Spark master {master} can't be reached: {errors[0]}.")
+    return None if None in errors else errors[0]
 
 
 def check_server(remote: str, *, timeout: float = TIMEOUT) -> None:

@@ -3,58 +3,46 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import shutil
 import signal
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+import time
+from collections.abc import Iterator, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from headrace.model.errors import HeadraceError
 from headrace.model.log import Log
 from headrace_spark.session import configuration, fitness, reach, shipping
 from headrace_spark.session.errors import SparkMisconfigured, SparkUnavailable, extra
 from headrace_spark.session.gateway import Gateway, environment_variables, launch, stop_session
 from headrace_spark.session.java import find
 from headrace_spark.session.settings import Resolved, SparkSettings, is_local, read
+from headrace_spark.session.silencing import (
+    LOGGERS_OF_THE_CONNECTIONS,
+    REDUNDANT_LOGGERS,
+    logs_little,
+    silence,
+    silence_python_loggers,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 log = Log("headrace.spark")
 
-_ACCEPT_TIMEOUT = 120.0  # seconds that a cluster has to accept an application
 _STOP_TIMEOUT = 20.0  # seconds that a session has to stop. It may wait forever for a worker's Python
 _CONNECT_MODE = "SPARK_CONNECT_MODE_ENABLED"
-# These loggers write all that Java knows about a failed task, and the same error is also raised
-# here.
-_REDUNDANT_LOGGERS = (
-    "org.apache.spark.api.python",
-    "org.apache.spark.executor.Executor",
-    "org.apache.spark.scheduler.TaskSetManager",
-    "org.apache.spark.sql.execution.datasources",
-    "org.apache.spark.sql.execution.python",
-    "org.apache.spark.sql.execution.streaming",
-    "org.apache.spark.util.Utils",
-)
-
-# An executor may still report to a driver that has just closed its part of the conversation. Spark logs that as an error.
-_LOGGERS_OF_THE_CONNECTIONS = (
-    "org.apache.spark.network",
-    "org.apache.spark.rpc",
-    "org.apache.spark.scheduler.TaskSchedulerImpl",
-    "org.apache.spark.scheduler.cluster",
-)
 
 
 class _Current(msgspec.Struct):
     """The session and how it was made.
 
     `resolved` is None for a session that existed before. `shipped` names what was sent to its
-    executors, and `problem` is a sentence about what does not work in it.
+    executors, and `problem` is a sentence about what does not work in it. `lag` is the report of its streaming queries.
     """
 
     spark: SparkSession
@@ -62,6 +50,7 @@ class _Current(msgspec.Struct):
     gateway: Gateway | None = None
     shipped: list[str] = []
     problem: str | None = None
+    lag: Any = None  # a `LagReport`, which depends on this room
 
 
 _lock = threading.RLock()
@@ -72,8 +61,9 @@ def session(settings: SparkSettings | None = None, **conf: str) -> SparkSession:
     """Return the process's Spark session, with the data source `headrace` registered, and make it the active session of
     this thread. A thread that writes streams must call this or `register` first.
 
-    The first call makes it, and it is kept. A session that the process already has, made by
-    `SparkSession.builder` or by a notebook, is used unchanged.
+    The first call makes it, and it is kept. The lag of its streaming queries is reported, as `report_lag` does it, unless it
+    is of Spark Connect. A session that the process already has, made by `SparkSession.builder` or by a notebook, is used
+    unchanged.
 
     Args:
         settings: how to make it. Settings that they leave out come from the environment
@@ -86,19 +76,23 @@ def session(settings: SparkSettings | None = None, **conf: str) -> SparkSession:
             can't be reached, or its executors lack what they need.
         SparkMisconfigured: a setting is invalid, or the session was made with other settings.
     """
-    return obtain(settings, conf, fitness.WAIT)
+    with _lock:
+        spark = obtain(settings, conf)
+        assert _current is not None
+        _report_lag(_current)
+        return spark
 
 
-def obtain(settings: SparkSettings | None, conf: dict[str, str], wait: float) -> SparkSession:
-    """Return the session, as `session` does. A cluster has `wait` seconds to provide an executor."""
+def obtain(settings: SparkSettings | None, conf: dict[str, str]) -> SparkSession:
+    """Return the session, as `session` does, for what runs no streaming queries."""
     global _current
     with _lock:
         if _current is not None and not _alive(_current):
             stop()
         if _current is None:
             with extra():
-                _current = _existing_session(settings, conf, wait) or _make(read(_merged(settings, conf)), wait)
-                _silence_python_loggers()
+                _current = _existing_session(settings, conf) or _make(read(_merged(settings, conf)))
+                silence_python_loggers()
         elif (settings is not None or conf) and _current.resolved is not None:
             _check_same(_current.resolved, read(_merged(settings, conf)))
         _activate(_current.spark)  # another thread may have made it
@@ -143,18 +137,36 @@ def stop() -> None:
             _end(current)
 
 
+def _report_lag(current: _Current) -> None:
+    """Report the lag of a session that was made here, unless that is done. A report over Connect would keep a request open."""
+    if current.resolved is None or current.lag is not None or is_connect(current.spark):
+        return
+    try:
+        current.lag = import_module("headrace_spark.progress.listener").report_by_default(current.spark)
+    except HeadraceError as error:
+        log.warning("lag of streaming queries not reported", error=error)
+
+
 def _end(current: _Current) -> None:
     if current.gateway is not None:
         with current.gateway.kill_after(_STOP_TIMEOUT):
-            if _logs_little(current.resolved):
+            _end_lag(current)
+            if logs_little(current.resolved):
                 with contextlib.suppress(Exception):  # its process may be gone
-                    _silence(current.spark, _LOGGERS_OF_THE_CONNECTIONS)
+                    silence(current.spark, LOGGERS_OF_THE_CONNECTIONS)
             stop_session(current.spark)
         current.gateway.end()
     else:
+        _end_lag(current)
         stop_session(current.spark)
         os.environ.pop(_CONNECT_MODE, None)
     shutil.rmtree(configuration.scratch(), ignore_errors=True)
+
+
+def _end_lag(current: _Current) -> None:
+    if current.lag is not None:
+        with contextlib.suppress(Exception):  # its process may be gone
+            current.lag.stop()
 
 
 def register(spark: SparkSession) -> None:
@@ -204,7 +216,7 @@ def _alive(current: _Current) -> bool:
     return current.spark.sparkContext._jsc is not None
 
 
-def _existing_session(settings: SparkSettings | None, conf: dict[str, str], wait: float) -> _Current | None:
+def _existing_session(settings: SparkSettings | None, conf: dict[str, str]) -> _Current | None:
     """The session that the process already has, or None. Code is sent to its executors if that is set."""
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
@@ -219,9 +231,9 @@ def _existing_session(settings: SparkSettings | None, conf: dict[str, str], wait
     if found is None:
         return None
     current = _Current(found)
-    ship = read(_merged(settings, conf)).settings.ship
-    if ship and not _is_local(found):
-        _equip(current, ship, wait)
+    wanted = read(_merged(settings, conf))
+    if wanted.settings.ship and not _is_local(found):
+        _equip(current, wanted.settings.ship, wanted.start_timeout)
     register(found)
     return current
 
@@ -230,9 +242,14 @@ def _is_local(spark: SparkSession) -> bool:
     return not is_connect(spark) and is_local(str(spark.sparkContext.master))
 
 
-def _make(resolved: Resolved, wait: float) -> _Current:
+def _make(resolved: Resolved) -> _Current:
+    began = time.monotonic()
     if not resolved.local:
         shipping.gather(resolved.settings.ship)  # an entry that is wrong is reported before anything starts
+    elif (python := resolved.settings.python) is not None:
+        variables = {**os.environ, **configuration.environment(resolved, None)}
+        if (problem := fitness.local_misfit(python, variables)) is not None:
+            raise SparkUnavailable(problem)
     made = (
         _master_session(resolved)
         if resolved.settings.remote is None
@@ -240,7 +257,8 @@ def _make(resolved: Resolved, wait: float) -> _Current:
     )
     try:
         if not resolved.local:
-            _equip(made, resolved.settings.ship, wait)
+            left = resolved.start_timeout - (time.monotonic() - began)
+            _equip(made, resolved.settings.ship, max(left, 1.0))
         register(made.spark)
     except BaseException:
         _end(made)
@@ -249,7 +267,8 @@ def _make(resolved: Resolved, wait: float) -> _Current:
 
 
 def _equip(current: _Current, ship: Sequence[str], wait: float) -> None:
-    """Check that the executors fit this process, and send them code if `ship` names some.
+    """Check that the executors fit this process, and send them code if `ship` names some. The first of them has `wait` seconds
+    to be there.
 
     Raises:
         SparkUnavailable: something does not fit. The message says what would be right.
@@ -305,19 +324,27 @@ def _master_session(resolved: Resolved) -> _Current:
     with environment_variables(variables), _keep_sigint_handler():
         gateway = None if submitted else launch(conf)
         # A cluster that never answers is given up after a timeout.
-        with contextlib.nullcontext() if gateway is None or resolved.local else gateway.kill_after(_ACCEPT_TIMEOUT):
+        limit = resolved.start_timeout
+        never = contextlib.nullcontext(threading.Event())
+        with never if gateway is None or resolved.local else gateway.kill_after(limit) as over:
             try:
                 spark = SparkSession.builder.config(map={**conf}).getOrCreate()
             except Exception as error:
                 if gateway is not None:
                     gateway.end()
+                if over.is_set():
+                    raise SparkUnavailable(
+                        f"The Spark master {resolved.master} did not start the application within {limit:g} s:"
+                        f" {reach.state_of_master(resolved.master)}. Free some of its resources, or raise start_timeout"
+                        " (HEADRACE_SPARK_START_TIMEOUT)."
+                    ) from error
                 raise SparkUnavailable(
                     f"Spark can't start with the master {resolved.master}: {_cause(error)}."
                 ) from error
         if gateway is not None:
             gateway.listener.pass_on()
-            if _logs_little(resolved):
-                _silence(spark, _REDUNDANT_LOGGERS)
+            if logs_little(resolved):
+                silence(spark, REDUNDANT_LOGGERS)
     return _Current(spark, resolved, gateway)
 
 
@@ -348,32 +375,3 @@ def _cause(error: Exception) -> str:
         while exception is not None:
             text, exception = exception.getMessage() or exception.toString(), exception.getCause()
     return " ".join((text.strip().splitlines() or ["no reason is given"])[0].split()).rstrip(".")
-
-
-def _silence_python_loggers() -> None:
-    """Silence PySpark's JSON output about errors that it also raises, since it repeats them unreadably.
-
-    Also silence py4j, which logs the traceback of a broken connection through the root logger.
-    """
-    logging.getLogger().addFilter(_not_from_py4j)
-    from pyspark.logger import PySparkLogger
-
-    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
-        PySparkLogger.getLogger(name).setLevel(logging.CRITICAL + 1)
-
-
-def _not_from_py4j(record: logging.LogRecord) -> bool:
-    return f"{os.sep}py4j{os.sep}" not in record.pathname
-
-
-def _logs_little(resolved: Resolved | None) -> bool:
-    """Whether the user has left it to us what Java logs."""
-    return resolved is not None and "spark.log.level" not in resolved.settings.conf
-
-
-def _silence(spark: SparkSession, loggers: Iterable[str]) -> None:
-    jvm = spark.sparkContext._jvm
-    assert jvm is not None
-    log4j = jvm.org.apache.logging.log4j
-    for name in loggers:
-        log4j.core.config.Configurator.setLevel(name, log4j.Level.OFF)

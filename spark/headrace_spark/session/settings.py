@@ -17,13 +17,16 @@ from typing import Any
 import msgspec
 
 from headrace.embedded.project_file import nearest_project
+from headrace.model.durations import Duration, seconds
+from headrace.model.errors import ConfigurationError
 from headrace_spark.session.errors import SparkMisconfigured
 
 MASTER = "local[*]"
 APP_NAME = "headrace"
+START_TIMEOUT = 300.0  # seconds. Clouds start machines for an application
 
 _TEXTS = ("master", "remote", "app_name", "python")
-_NAMES = (*_TEXTS, "ship", "conf")
+_NAMES = (*_TEXTS, "ship", "start_timeout", "conf")
 _TABLE = "[tool.headrace.spark]"
 # Keys that have their own setting. As configuration they are refused, since it would be
 # unclear which value wins.
@@ -56,6 +59,8 @@ class SparkSettings(msgspec.Struct, frozen=True, kw_only=True):
         ship: modules and packages that are sent to a cluster's executors, by their names or as
             paths, and Headrace's own code with them. Workers of a local master need none, since
             they import what this process can import.
+        start_timeout: how long a cluster may take to accept the application and to provide an
+            executor, in seconds or as text such as "10m". The default is 5 minutes.
     """
 
     master: str | None = None
@@ -64,6 +69,7 @@ class SparkSettings(msgspec.Struct, frozen=True, kw_only=True):
     conf: dict[str, str] = {}
     python: str | None = None
     ship: tuple[str, ...] = ()
+    start_timeout: Duration | None = None
 
 
 class Resolved(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,6 +82,12 @@ class Resolved(msgspec.Struct, frozen=True, kw_only=True):
     def master(self) -> str:
         """The master. Don't use it if a Connect server is set."""
         return self.settings.master or MASTER
+
+    @property
+    def start_timeout(self) -> float:
+        """The limit of a start in seconds."""
+        given = self.settings.start_timeout
+        return START_TIMEOUT if given is None else seconds(given, "start_timeout")
 
     @property
     def local(self) -> bool:
@@ -96,7 +108,7 @@ def read(
     Args:
         given: settings from code.
         environment: the variables HEADRACE_SPARK_MASTER, _REMOTE, _APP_NAME, _PYTHON, _SHIP (names
-            and paths, separated by commas) and _CONF (`key=value,key=value`).
+            and paths, separated by commas), _START_TIMEOUT and _CONF (`key=value,key=value`).
         directory: where to look for pyproject.toml, upwards. None for the working directory.
 
     Raises:
@@ -104,6 +116,7 @@ def read(
     """
     found: dict[str, str] = {}
     ship: tuple[str, ...] = ()
+    start_timeout: float | None = None
     conf: dict[str, str] = {}
     places: dict[str, str] = {}
     for place, level in _levels(given, environment, directory or Path.cwd()):
@@ -116,10 +129,12 @@ def read(
                 found[name], places[name] = level[name], place
         if level.get("ship") and not ship:
             ship, places["ship"] = tuple(level["ship"]), place
+        if level.get("start_timeout") is not None and start_timeout is None:
+            start_timeout, places["start_timeout"] = seconds(level["start_timeout"], "start_timeout"), place
         for key, value in level.get("conf", {}).items():
             if key not in conf:
                 conf[key], places[f"conf.{key}"] = value, place
-    return Resolved(settings=SparkSettings(**found, ship=ship, conf=conf), places=places)
+    return Resolved(settings=SparkSettings(**found, ship=ship, start_timeout=start_timeout, conf=conf), places=places)
 
 
 def _levels(
@@ -209,6 +224,13 @@ def _check(level: Mapping[str, Any], place: str) -> None:
         raise SparkMisconfigured(
             f"The Spark setting 'ship' is {ship!r} in {place}, and must be a list of modules, packages and paths."
         )
+    if level.get("start_timeout") is not None:
+        try:
+            limit = seconds(level["start_timeout"], "start_timeout")
+        except ConfigurationError as error:
+            raise SparkMisconfigured(f"{error} It is set by {place}.") from None
+        if limit <= 0:
+            raise SparkMisconfigured(f"start_timeout is {limit:g} s in {place}, and must be greater than 0.")
     if level.get("master") and level.get("remote"):
         raise SparkMisconfigured(
             f"Both a Spark master and a Connect server are set by {place}. Leave out 'master' or 'remote'."

@@ -10,8 +10,18 @@ from headrace.model.errors import ConfigurationError
 PLACES = ("database", "stream")
 """The options of all readers and writers."""
 
-_SELECTING = ("streamPattern", "filter", "where", "start", "end", "consumer", "failOnDataLoss", "settleTimeout")
-_DIVIDING = ("partitions", "maxConnections", "maxRows", "minRows", "maxTriggerDelay")
+_SELECTING = (
+    "streamPattern",
+    "filter",
+    "where",
+    "start",
+    "end",
+    "limit",
+    "consumer",
+    "failOnDataLoss",
+    "settleTimeout",
+)
+_DIVIDING = ("partitions", "maxConnections", "maxRows", "maxBytes", "minRows", "maxTriggerDelay")
 _DECODING = ("dataSchema", "inferSchema", "sampleRows", "mode", "columnNameOfCorruptRecord")
 
 READING = (*PLACES, *_SELECTING, *_DIVIDING, *_DECODING)

@@ -13,6 +13,7 @@ from headrace.model import conditions
 from headrace.model.durations import seconds
 from headrace.model.errors import ConfigurationError, InvalidInput
 from headrace.model.keys import check_filters
+from headrace.model.text.sizes import size
 from headrace_spark.source.connection import Place, find
 from headrace_spark.source.names import READING, check_names
 
@@ -46,9 +47,11 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         where: a condition on the message as JSON. See `headrace.model.conditions`.
         start: the first message to read.
         end: the last message to read. For a time, the last message before it.
+        limit: maximum number of messages of a batch read, the first ones that match. One task reads them.
         partitions: maximum number of tasks that read in parallel. None chooses a number by the size of the range.
         max_connections: maximum number of tasks that hold a connection at the same time. It bounds `partitions`, too.
         max_rows: maximum number of the streams' messages in a micro-batch, before filters.
+        max_bytes: maximum stored size of the streams' messages in a micro-batch, in bytes.
         min_rows: number of messages below which a micro-batch waits for more.
         max_trigger_delay: how long it waits at most.
         fail_on_data_loss: whether to raise an error if messages were removed before they were read.
@@ -69,9 +72,11 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     where: str | None = None
     start: Edges = "earliest"
     end: Edges = "latest"
+    limit: int | None = None
     partitions: int | None = None
     max_connections: int | None = None
     max_rows: int | None = None
+    max_bytes: int | None = None
     min_rows: int | None = None
     max_trigger_delay: float = MAX_TRIGGER_DELAY
     fail_on_data_loss: bool = True
@@ -85,7 +90,9 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     others: dict[str, str] = {}
 
     def tasks(self, wanted: int) -> int:
-        """How many tasks read: `partitions`, or else what is wanted, and at most `max_connections`."""
+        """How many tasks read: `partitions`, or else what is wanted, and at most `max_connections`. With a limit it is one."""
+        if self.limit is not None:
+            return 1
         return min(self.partitions or wanted, self.max_connections or _MAX_PARTITIONS)
 
     @property
@@ -134,9 +141,11 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
             where=_where(given.get("where")),
             start=_edges("start", given.get("start", "earliest")),
             end=_edges("end", given.get("end", "latest")),
+            limit=_count("limit", given.get("limit"), _LARGEST_SEQ),
             partitions=_count("partitions", given.get("partitions"), _MAX_PARTITIONS),
             max_connections=_count("maxConnections", given.get("maxconnections"), _MAX_PARTITIONS),
             max_rows=_count("maxRows", given.get("maxrows"), _LARGEST_SEQ),
+            max_bytes=_size("maxBytes", given.get("maxbytes")),
             min_rows=_count("minRows", given.get("minrows"), _LARGEST_SEQ),
             max_trigger_delay=seconds(given.get("maxtriggerdelay", MAX_TRIGGER_DELAY), "maxTriggerDelay"),
             fail_on_data_loss=_flag("failOnDataLoss", given.get("failondataloss", "true")),
@@ -257,6 +266,15 @@ def _count(name: str, text: str | None, maximum: int) -> int | None:
     if not re.fullmatch(r"\s*\d+\s*", text) or not 1 <= int(text) <= maximum:
         raise ConfigurationError(f"{name}={text!r} is invalid. It must be a number from 1 to {maximum}.")
     return int(text)
+
+
+def _size(name: str, text: str | None) -> int | None:
+    if text is None:
+        return None
+    found = size(text, name)
+    if not 1 <= found <= _LARGEST_SEQ:
+        raise ConfigurationError(f"{name}={text!r} is invalid. It must be at least 1 byte.")
+    return found
 
 
 def _flag(name: str, text: str) -> bool:

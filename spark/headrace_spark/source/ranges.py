@@ -107,13 +107,10 @@ class Ranges:
         )
         return "; ".join(line for (line,) in found if line) or "a process that has just ended"
 
-    def limit(self, after: int, last: int, rows: int) -> int:
-        """The largest position up to `last` with at most `rows` messages after `after`."""
-        return int(
-            self._queries.fetch("select headrace_internal.range_limit($1, $2, $3, $4)", self.stream, after, last, rows)[
-                0
-            ][0]
-        )
+    def limit(self, after: int, last: int, rows: int, size: int | None = None) -> int:
+        """The largest position up to `last` with at most `rows` messages after `after`, and at most `size` bytes of them."""
+        sql = "select headrace_internal.range_limit($1, $2, $3, $4, $5::bigint)"
+        return int(self._queries.fetch(sql, self.stream, after, last, rows, size)[0][0])
 
     def parts(
         self,

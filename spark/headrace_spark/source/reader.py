@@ -45,11 +45,16 @@ class Piece(msgspec.Struct, frozen=True):
 
 
 class RangePartition(InputPartition):
-    """The ranges of one task, with all that the task needs to read them on any machine, one after the other."""
+    """The ranges of one task, with all that the task needs to read them on any machine, one after the other.
 
-    def __init__(self, place: Place, pieces: Sequence[Piece]) -> None:
+    Args:
+        limit: maximum number of messages, or None.
+    """
+
+    def __init__(self, place: Place, pieces: Sequence[Piece], limit: int | None = None) -> None:
         self.place = place
         self.pieces = tuple(pieces)
+        self.limit = limit
 
 
 class Wanted(msgspec.Struct, frozen=True):
@@ -89,7 +94,7 @@ def partitions_of(options: Options, rows: Rows, wanted: Sequence[Wanted]) -> lis
         share = max(round(tasks * size / total), 1)
         found = one.ranges.parts(one.first, one.last, rows.fetched, one.tests, one.uid, tasks=share)
         parts += [(part.last - part.first + 1, Piece(one.ranges.stream, part.query)) for part in found]
-    return [RangePartition(options.place, pieces) for pieces in packed(parts, tasks)]
+    return [RangePartition(options.place, pieces, options.limit) for pieces in packed(parts, tasks)]
 
 
 def read(partition: RangePartition, rows: Rows) -> Iterator[pa.RecordBatch]:
@@ -102,18 +107,40 @@ def read(partition: RangePartition, rows: Rows) -> Iterator[pa.RecordBatch]:
         StoreUnavailable: the database can't be reached. A retry reads the same messages.
     """
     connection = connect(partition.place, autocommit=False)
+    left = partition.limit
     try:
         for piece in partition.pieces:
+            if left == 0:
+                return
+            query = piece.query if left is None else f"select * from ({piece.query}) as messages limit {left}"
             try:
                 with translated(partition.place.url):
-                    yield from rows.converted(_batches(connection, piece.query), piece.stream)
+                    fetched = _Counted(_batches(connection, query))
+                    yield from rows.converted(fetched, piece.stream)
                     connection.commit()
             except SchemaError as error:
                 raise UnknownStream(
                     f"The stream {piece.stream!r} was deleted while it was read. Start the read again."
                 ) from error
+            left = None if left is None else left - fetched.count
     finally:
         connection.close()
+
+
+class _Counted:
+    """Batches, and the number of their rows so far."""
+
+    def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
+        self._batches = batches
+        self.count = 0
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        return self
+
+    def __next__(self) -> pa.RecordBatch:
+        batch = next(self._batches)
+        self.count += batch.num_rows
+        return batch
 
 
 def _batches(connection: Connection, query: str) -> Iterator[pa.RecordBatch]:

@@ -8,18 +8,18 @@ Arrow batches to `stage`. The caller that knows which attempts count passes thei
 from __future__ import annotations
 
 import json
-import re
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 from uuid import uuid4
 
 import msgspec
 
-from headrace.model.errors import HeadraceError, InvalidData, InvalidInput, InvalidKey, StoreFull, StoreUnavailable
+from headrace.model.errors import HeadraceError, InvalidInput, StoreFull, StoreUnavailable
 from headrace.model.log import Log
 from headrace_spark.source.connection import Place, connect, fetch, translated
+from headrace_spark.source.row_checks import are_usual, place_of_row, row_error, table_is_gone
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped, unused-ignore]
@@ -36,6 +36,10 @@ bytes took 3.5 µs a row, and five of 10,000 rows, as Spark sends them, took 3.9
 
 RETRY_DELAYS = 0.2, 1.0, 3.0, 10.0
 """Pauses in seconds before the retries of a commit, after a failure or a lost answer."""
+
+
+SetAside = Callable[["pa.RecordBatch", HeadraceError], None]
+"""Takes a row that can't be a message, and the reason. Threads call it, one at a time."""
 
 
 class Write(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,7 +90,14 @@ def check(place: Place, stream: str) -> None:
         connection.close()
 
 
-def stage(write: Write, partition: int, batches: Iterable[pa.RecordBatch], *, chunk_bytes: int = CHUNK_BYTES) -> Part:
+def stage(
+    write: Write,
+    partition: int,
+    batches: Iterable[pa.RecordBatch],
+    *,
+    chunk_bytes: int = CHUNK_BYTES,
+    set_aside: SetAside | None = None,
+) -> Part:
     """Stage a task's messages. `commit` publishes them if this attempt is among those that count.
 
     Args:
@@ -95,27 +106,29 @@ def stage(write: Write, partition: int, batches: Iterable[pa.RecordBatch], *, ch
         batches: rows that `headrace_spark.frames.encoding.encode` accepts. They are read to the
             end, and never held all together.
         chunk_bytes: size of the pieces in which rows are sent. Large batches are cut, and small ones joined.
+        set_aside: called for each row that can't be a message. Without it such a row is an error.
 
     Returns:
         The part for `commit`. Nothing is staged for a batch that is already committed.
 
     Raises:
-        InvalidInput: a row can't be published. The error names its key.
+        InvalidInput: a row can't be published, and none is set aside. The error names its key.
         StreamFull: the stream accepts nothing for now.
         StoreUnavailable: the database can't be reached, or the staged rows are gone. The task may
             be retried.
     """
-    from headrace_spark.frames.encoding import encode
-
     attempt = uuid4()
     rows = 0
-    with _Sender(write) as sender:
+    with _Sender(write, set_aside) as sender:
         for chunk in _chunks(batches, chunk_bytes):
-            if not sender.committed:
-                sender.send(_numbered(encode(chunk), attempt.bytes, rows))
-            rows += chunk.num_rows
+            if sender.committed:
+                rows += chunk.num_rows
+                continue
+            for messages in _encoded(chunk, set_aside):
+                sender.send(_numbered(messages, attempt.bytes, rows))
+                rows += messages.num_rows
         sender.finish()
-    return Part(partition=partition, attempt=str(attempt), rows=rows)
+    return Part(partition=partition, attempt=str(attempt), rows=rows - sender.refused)
 
 
 def commit(write: Write, parts: Sequence[Part], *, retry_delays: Sequence[float] = RETRY_DELAYS) -> int:
@@ -156,7 +169,10 @@ def commit(write: Write, parts: Sequence[Part], *, retry_delays: Sequence[float]
             time.sleep(delay)
     if count == 0:
         hint = "it was committed before, or no payload has changed"
-        log.info("write published nothing", stream=write.stream, write=write.id, hint=hint)
+        report = (
+            log.info if write.streaming else log.warning
+        )  # a batch that a restarted query repeats is nothing unusual
+        report("write published nothing", stream=write.stream, write=write.id, hint=hint)
     return count
 
 
@@ -214,11 +230,14 @@ class _Sender:
 
     Attributes:
         committed: whether the batch turned out to be committed already, so that nothing needs to be sent.
+        refused: number of rows that the database has refused, and that were set aside.
     """
 
-    def __init__(self, write: Write) -> None:
+    def __init__(self, write: Write, set_aside: SetAside | None = None) -> None:
         self.committed = False
+        self.refused = 0
         self._write = write
+        self._set_aside = set_aside
         self._thread = ThreadPoolExecutor(1, "headrace-staging")
         self._sending: Future[None] | None = None
         self._connection: Connection | None = None
@@ -248,8 +267,46 @@ class _Sender:
             self._connection = connect(self._write.place)
             self._table = _table(self._connection, self._write)
             self.committed = self._table is None
-        if self._table is not None:
-            _ingest(self._connection, self._write, self._table, rows)
+        if self._table is None:
+            return
+        while rows.num_rows:
+            try:
+                _ingest(self._connection, self._write, self._table, rows)
+                return
+            except _RowRefused as refused:
+                if self._set_aside is None:
+                    raise refused.error from refused.__cause__
+                place, error = refused.place, refused.error
+            if place:
+                _ingest(self._connection, self._write, self._table, rows.slice(0, place))
+            self._set_aside(rows.slice(place, 1).select(["key", "headers", "data"]), error)
+            self.refused += 1
+            rows = rows.slice(place + 1)
+
+
+def _encoded(rows: pa.RecordBatch, set_aside: SetAside | None) -> Iterator[pa.RecordBatch]:
+    """The rows as messages. Those that can't be encoded are found by halves, and set aside."""
+    from headrace_spark.frames.encoding import encode
+
+    try:
+        yield encode(rows)
+    except InvalidInput as error:
+        if set_aside is None:
+            raise
+        if rows.num_rows == 1:
+            set_aside(rows, error)
+            return
+        middle = rows.num_rows // 2
+        yield from _encoded(rows.slice(0, middle), set_aside)
+        yield from _encoded(rows.slice(middle), set_aside)
+
+
+class _RowRefused(Exception):
+    """The database refuses the row at this place, for the reason of this error. Nothing of its COPY is staged."""
+
+    def __init__(self, place: int, error: HeadraceError) -> None:
+        super().__init__(str(error))
+        self.place, self.error = place, error
 
 
 def _chunks(batches: Iterable[pa.RecordBatch], size: int) -> Iterator[pa.RecordBatch]:
@@ -296,9 +353,14 @@ def _numbered(messages: pa.RecordBatch, attempt: bytes, first: int) -> pa.Record
 
 
 def _ingest(connection: Connection, write: Write, table: str, rows: pa.RecordBatch) -> None:
-    """Write rows to the staging table by one COPY in one transaction, so a long task keeps none open."""
+    """Write rows to the staging table by one COPY in one transaction, so a long task keeps none open.
+
+    Raises:
+        _RowRefused: a row can't be a message. The connection can be used again.
+        StoreUnavailable: the staging table is gone, or the database can't be reached.
+    """
     schema, _, name = table.partition(".")
-    usual = _are_usual(rows)
+    usual = are_usual(rows)
     with translated(write.place.url), connection.cursor() as cursor:
         if usual:
             connection.adbc_connection.set_autocommit(False)
@@ -308,85 +370,15 @@ def _ingest(connection: Connection, write: Write, table: str, rows: pa.RecordBat
             if usual:
                 connection.adbc_connection.set_autocommit(True)  # commits
         except Exception as error:
-            headrace_error = _row_error(error, write, rows)
-            if headrace_error is None:
+            if table_is_gone(error):
+                raise StoreUnavailable(
+                    f"The staged rows of the write {write.id!r} to the stream {write.stream!r} are gone, since it was committed or aborted"
+                    " meanwhile."
+                ) from error
+            place = place_of_row(error, rows)
+            if place is None:
                 raise
-            raise headrace_error from error
-
-
-_KEY = r"^[!-)+,/-=?-~-]+(\.[!-)+,/-=?-~-]+)*$"
-
-
-def _are_usual(rows: pa.RecordBatch) -> bool:
-    """Whether all rows are what nearly all rows are, and surely messages: small, without headers or an escaped NUL, and with
-    a key of printable ASCII characters without wildcards. That the data is JSON is left to the server.
-
-    The staging table has the same test, which takes 0.8 µs a row there, and 0.2 µs here. It trusts tasks whose role owns the
-    schema, and so could write anything.
-    """
-    import pyarrow.compute as pc  # type: ignore[import-untyped, unused-ignore]
-
-    key, data = rows.column("key"), rows.column("data")
-    return bool(
-        rows.column("headers").null_count == rows.num_rows
-        and pc.max(pc.binary_length(data)).as_py() <= 700_000
-        and pc.max(pc.binary_length(key)).as_py() <= 1024
-        and pc.all(pc.match_substring_regex(key, _KEY)).as_py()
-        and not _contains(data, b"\\u0000")
-    )
-
-
-def _contains(texts: pa.StringArray, part: bytes) -> bool:
-    """Whether one of the texts contains this, or two of them joined."""
-    first, last = texts.offset, texts.offset + len(texts)
-    _, offsets, values = texts.buffers()
-    bounds = memoryview(offsets).cast("i")
-    whole = values.slice(bounds[first], bounds[last] - bounds[first]).to_pybytes() if values is not None else b""
-    # A single byte is found five times as fast, and most payloads have no backslash.
-    return part[:1] in whole and part in whole
-
-
-def _row_error(error: Any, write: Write, rows: pa.RecordBatch) -> HeadraceError | None:
-    """The Headrace error for a row that the database refuses, with its key, or for a staging table that is gone."""
-    state = getattr(error, "sqlstate", None) or ""
-    # The driver looks up the table itself, and then reports no error code.
-    if state == "42P01" or (not state and "headrace_staging" in str(error) and "does not exist" in str(error)):
-        return StoreUnavailable(
-            f"The staged rows of the write {write.id!r} to the stream {write.stream!r} are gone, since it was committed or aborted meanwhile."
-        )
-    if state[:2] not in ("22", "23", "54"):
-        return None
-    where = _detail(error, "CONTEXT")
-    line = re.search(r"^COPY .*, line (\d+)(?:, column (\w+))?", where, re.MULTILINE)
-    place = int(line[1]) - 1 if line else -1
-    if not 0 <= place < rows.num_rows:
-        return None
-    key, constraint = rows.column("key")[place].as_py(), _detail(error, "CONSTRAINT_NAME")
-    start = f"The row with the key {_short(key)} can't be published:"
-    if constraint == "valid_key":
-        return InvalidKey(
-            f"{start} a key has 1 to 1024 bytes, and its tokens, separated by dots, are neither empty nor exactly '*' or '>'"
-            " and have no blanks or control characters."
-        )
-    if constraint == "no_nul" or state == "22021":
-        return InvalidData(f"{start} it has a NUL character, which Postgres can't return as text.")
-    if constraint == "message_size":
-        return InvalidData(f"{start} a message, including its headers, has at most 200 MB.")
-    if constraint == "headers_are_objects":
-        return InvalidData(f'{start} its headers are not a JSON object, such as {{"trace": "abc"}}.')
-    if line and line[2] in ("data", "headers") and state == "22P02":
-        detail = _detail(error, "MESSAGE_DETAIL").rstrip(".")
-        return InvalidData(f"{start} its {line[2]}, a string, is not JSON text ({detail}).")
-    return InvalidInput(f"{start} {_detail(error, 'MESSAGE_PRIMARY')}.")
-
-
-def _short(key: str) -> str:
-    return repr(key if len(key) <= 80 else key[:80] + "…")
-
-
-def _detail(error: Any, field: str) -> str:
-    """A field of the server's error, or an empty text if the error lacks it."""
-    for name, value in getattr(error, "details", None) or ():
-        if name in (f"PG_DIAG_{field}".encode(), f"PG_DIAG_{field}"):
-            return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
-    return ""
+            if usual:
+                connection.adbc_connection.rollback()
+                connection.adbc_connection.set_autocommit(True)
+            raise _RowRefused(place, row_error(error, rows, place)) from error

@@ -45,6 +45,10 @@ class HeadraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 f"end={options.end} is not supported by a streaming query. Use spark.read, or trigger(availableNow=True), which stops"
                 " at the current end."
             )
+        if options.limit is not None:
+            raise ConfigurationError(
+                f"limit={options.limit} is not supported by a streaming query. Use maxRows, which bounds each micro-batch."
+            )
         self._options = options
         self._rows = Rows(schema, options)
         self._queries = Queries(options.place, patience=options.settle_timeout)
@@ -63,12 +67,12 @@ class HeadraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._written(self._streams.initial())
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """The read limit, from the options `maxRows` and `minRows`.
+        """The read limit, from the options `maxRows`, `maxBytes` and `minRows`.
 
-        Spark overrides it with `ReadAllAvailable` where a trigger has to read everything, and then neither counts.
+        Spark overrides it with `ReadAllAvailable` where a trigger has to read everything, and then none of them counts.
         """
         options = self._options
-        if options.max_rows is None and options.min_rows is None:
+        if (options.max_rows, options.max_bytes, options.min_rows) == (None, None, None):
             return ReadAllAvailable()
         return ReadMaxRows(options.max_rows or _NO_LIMIT)
 
@@ -168,15 +172,19 @@ class HeadraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return sum(max(end - current[uid].seq, 0) for uid, end in ends.items()) < wanted
 
     def _limited(self, current: Mapping[str, Position], ends: Mapping[str, int], rows: int) -> dict[str, int]:
-        """The ends with at most so many messages before them. Each stream with news has a share."""
+        """The ends with at most so many messages before them, and with at most `maxBytes`. Each stream with news has a share
+        of the messages, by what it has, and an equal share of the bytes."""
         available = {uid: end - current[uid].seq for uid, end in ends.items()}
-        if sum(max(count, 0) for count in available.values()) <= rows:
+        size = self._options.max_bytes
+        if size is None and sum(max(count, 0) for count in available.values()) <= rows:
             return dict(ends)
         self._turn += 1
-        found = {}
-        for uid, share in shares(available, rows, self._turn).items():
-            found[uid] = self._streams.ranges(current[uid]).limit(current[uid].seq, ends[uid], share)
-        return found
+        divided = shares(available, rows, self._turn)
+        each = None if size is None else max(size // max(len(divided), 1), 1)
+        return {
+            uid: self._streams.ranges(current[uid]).limit(current[uid].seq, ends[uid], share, each)
+            for uid, share in divided.items()
+        }
 
     def _written(self, positions: list[Position]) -> dict[str, Any]:
         return written(positions, single=self._options.single)

@@ -15,13 +15,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from threading import Lock
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
+import msgspec
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from headrace.model.errors import ConfigurationError
+from headrace.model.errors import ConfigurationError, HeadraceError
+from headrace.model.log import Log
 from headrace_spark.frames.outgoing import check as check_schema
 from headrace_spark.source import staging
 from headrace_spark.source.options import Options
@@ -31,28 +34,42 @@ if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped, unused-ignore]
     from pyspark.sql.types import StructType
 
-WRITING = ("database", "stream", "writeId")
+log = Log("headrace.spark")
+
+_HELD_ROWS = 1_000
+"""Number of rows that can't be messages that a task holds before it stages them."""
+
+_MAX_TEXT = 1_000_000
+"""Number of characters that are kept of a value of such a row."""
+
+WRITING = ("database", "stream", "badRows", "writeId")
 """The options of a single write."""
 
-WRITING_STREAM = ("database", "stream")
+WRITING_STREAM = ("database", "stream", "badRows")
 """The options of a streaming write. Its id is that of the query."""
 
 
 @dataclass(frozen=True)
 class Staged(WriterCommitMessage):
-    """A task's commit message: the write that it belongs to, and the part that it has staged."""
+    """A task's commit message: the write that it belongs to, the part that it has staged, and the part of rows that can't be
+    messages."""
 
     write_id: str
     batch: int
     part: Part
+    bad: Sequence[Part] = ()
 
 
 class HeadraceWriter(DataSourceArrowWriter):
     """Publishes the rows of one `save`.
 
     With the option `writeId`, a save publishes nothing if its id was committed before. A save can thus be repeated if
-    its outcome is not known. `foreachBatch` can also use it, with an id made of the query and the batch. Ids are
-    remembered for 7 days, for each stream separately.
+    its outcome is not known. Ids are remembered for 7 days, for each stream separately. In the thread of a streaming query,
+    as in `foreachBatch`, an id counts for this query, which its checkpoint identifies. A query with another checkpoint
+    numbers its batches from 0 again, and its writes are others.
+
+    A row that can't be a message fails the write. With the option `badRows` it becomes a message of the stream that this
+    names, with the reason.
 
     Args:
         options: the options as Spark passes them.
@@ -72,21 +89,29 @@ class HeadraceWriter(DataSourceArrowWriter):
         read = Options.of(options, WRITING)
         staging.check(read.place, read.stream)
         self._write = Write(place=read.place, stream=read.stream, id=_write_id(read.others))
+        self._bad_rows = _bad_rows(read)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
         """Stage a task's rows. It runs in the task."""
-        return Staged(self._write.id, 0, staging.stage(self._write, _partition(), iterator))
+        query = _property("sql.streaming.queryId")
+        return _stage(self._of(f"{self._write.id}@{query}" if query else self._write.id), self._bad_rows, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Publish the parts of the attempts that count. It runs on the driver, once every task is done."""
-        staging.commit(self._write, _parts(messages))
+        for write_id in _ids(messages):
+            _commit(self._of(write_id), self._bad_rows, messages)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Delete the staged rows. It runs on the driver, after a task or the commit has failed.
 
-        Rows that are committed stay.
+        Rows that are committed stay. If no task was done, the id in a query is not known here, and the rows are deleted
+        within a day.
         """
-        staging.abort(self._write)
+        for write_id in _ids(messages) or (self._write.id,):
+            _abort(self._of(write_id), self._bad_rows)
+
+    def _of(self, write_id: str) -> Write:
+        return msgspec.structs.replace(self._write, id=write_id)
 
 
 class HeadraceStreamWriter(DataSourceStreamArrowWriter):
@@ -108,16 +133,17 @@ class HeadraceStreamWriter(DataSourceStreamArrowWriter):
         check_schema(schema)
         self._options = Options.of(options, WRITING_STREAM)
         staging.check(self._options.place, self._options.stream)
+        self._bad_rows = _bad_rows(self._options)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
         """Stage a task's rows. It runs in the task."""
         write_id, batch = _micro_batch()
-        return Staged(write_id, batch, staging.stage(self._of(write_id, batch), _partition(), iterator))
+        return _stage(self._of(write_id, batch), self._bad_rows, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Publish the parts of the attempts that count. It runs on the driver, once every task is done."""
         for write_id in _ids(messages):
-            staging.commit(self._of(write_id, batchId), _parts(messages))
+            _commit(self._of(write_id, batchId), self._bad_rows, messages)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Delete the staged rows. It runs on the driver, after a task or the commit has failed.
@@ -126,7 +152,7 @@ class HeadraceStreamWriter(DataSourceStreamArrowWriter):
         deletes the rows.
         """
         for write_id in _ids(messages):
-            staging.abort(self._of(write_id, batchId))
+            _abort(self._of(write_id, batchId), self._bad_rows)
 
     def _of(self, write_id: str, batch: int) -> Write:
         return Write(place=self._options.place, stream=self._options.stream, id=write_id, batch=batch, streaming=True)
@@ -148,24 +174,104 @@ def _partition() -> int:
     return 0 if context is None else context.partitionId()
 
 
+def _property(name: str) -> str | None:
+    """A property of the thread that started the task's job, or None."""
+    context = TaskContext.get()
+    return None if context is None else context.getLocalProperty(name)
+
+
 def _micro_batch() -> tuple[str, int]:
     """The id of the query's writes and the number of the batch, from the task's local properties."""
-    context = TaskContext.get()
-    query = context and context.getLocalProperty("sql.streaming.queryId")
-    batch = context and context.getLocalProperty("streaming.sql.batchId")
+    query, batch = _property("sql.streaming.queryId"), _property("streaming.sql.batchId")
     if not query or not batch:
         raise ConfigurationError("The task has no streaming query and batch in its Spark properties. Use writeStream.")
     return f"query:{query}", int(batch)
 
 
-def _staged(messages: Sequence[WriterCommitMessage | None]) -> list[Staged]:
-    return [message for message in messages if isinstance(message, Staged)]
+def _bad_rows(options: Options) -> str | None:
+    """The stream for rows that can't be messages, or None. Raises `UnknownStream`, or `ConfigurationError` if it is that of the
+    write."""
+    stream = options.others.get("badrows")
+    if stream == options.stream:
+        raise ConfigurationError(f"badRows={stream!r} is the stream of the write. Name another stream.")
+    if stream is not None:
+        staging.check(options.place, stream)
+    return stream
 
 
-def _parts(messages: Sequence[WriterCommitMessage | None]) -> list[Part]:
-    return [message.part for message in _staged(messages)]
+def _stage(write: Write, bad_rows: str | None, batches: Iterator[pa.RecordBatch]) -> Staged:
+    """Stage a task's rows, and those that can't be messages in the stream `bad_rows`, if there is one."""
+    partition = _partition()
+    if bad_rows is None:
+        return Staged(write.id, write.batch, staging.stage(write, partition, batches))
+    bad = _BadRows(write, bad_rows, partition)
+    part = staging.stage(write, partition, batches, set_aside=bad.add)
+    return Staged(write.id, write.batch, part, bad.finish())
+
+
+class _BadRows:
+    """Stages the rows of a task that can't be messages, as messages of another stream, with the reason. It holds a few."""
+
+    def __init__(self, write: Write, stream: str, partition: int) -> None:
+        self._key = write.stream
+        self._write = msgspec.structs.replace(write, stream=stream)
+        self._partition = partition
+        self._lock = Lock()
+        self._held: list[str] = []
+        self._bytes = 0
+        self._parts: list[Part] = []
+
+    def add(self, row: pa.RecordBatch, error: HeadraceError) -> None:
+        """Add a row. Threads may call it at the same time."""
+        values = {name: _shown(row.column(name)) for name in row.schema.names}
+        text = msgspec.json.encode({"error": str(error), "row": values}).decode()
+        text = text.replace("\\u0000", "\\u2400")  # which Postgres can't return as text
+        with self._lock:
+            self._held.append(text)
+            self._bytes += len(text)
+            if len(self._held) >= _HELD_ROWS or self._bytes >= staging.CHUNK_BYTES:
+                self._stage()
+
+    def finish(self) -> Sequence[Part]:
+        """Stage what is left. Returns all parts."""
+        with self._lock:
+            if self._held:
+                self._stage()
+        return self._parts
+
+    def _stage(self) -> None:
+        import pyarrow as pa
+
+        rows = pa.record_batch({"key": [self._key] * len(self._held), "data": self._held})
+        self._held, self._bytes = [], 0
+        self._parts.append(staging.stage(self._write, self._partition, [rows]))
+
+
+def _shown(values: pa.Array) -> str | None:
+    """The only value of a column as text, at most `_MAX_TEXT` characters of it."""
+    try:
+        value = values[0].as_py()
+    except (OverflowError, ValueError):  # such as a time after the year 9999
+        value = values.cast("string")[0].as_py()
+    return None if value is None else str(value)[:_MAX_TEXT]
+
+
+def _commit(write: Write, bad_rows: str | None, messages: Sequence[WriterCommitMessage | None]) -> None:
+    """Publish the rows that can't be messages, and then the others. If the latter fails, the former are there already when it is
+    repeated under its id."""
+    found = [message for message in messages if isinstance(message, Staged)]
+    bad = [part for message in found for part in message.bad]
+    if bad_rows is not None and staging.commit(msgspec.structs.replace(write, stream=bad_rows), bad):
+        log.warning("rows set aside", stream=write.stream, into=bad_rows, rows=sum(part.rows for part in bad))
+    staging.commit(write, [message.part for message in found])
+
+
+def _abort(write: Write, bad_rows: str | None) -> None:
+    staging.abort(write)
+    if bad_rows is not None:
+        staging.abort(msgspec.structs.replace(write, stream=bad_rows))
 
 
 def _ids(messages: Sequence[WriterCommitMessage | None]) -> set[str]:
     """The ids of the write in the commit messages. The set is empty if no task was done."""
-    return {message.write_id for message in _staged(messages)}
+    return {message.write_id for message in messages if isinstance(message, Staged)}

@@ -41,7 +41,8 @@ def infer(texts: Iterable[str]) -> StructType | None:
         The type, or None if there is no object with a field.
 
     Raises:
-        InvalidInput: the payloads have more than `MAX_FIELDS` fields.
+        InvalidInput: the payloads have more than `MAX_FIELDS` fields, or fields whose names differ in case only, which Spark
+            takes for one.
     """
     found: DataType = NullType()
     for text in texts:
@@ -52,7 +53,10 @@ def infer(texts: Iterable[str]) -> StructType | None:
         if isinstance(value, dict):
             found = _merged(found, _type(value, 0))
             _check_size(found)
-    return _final(found) if isinstance(found, StructType) and found.fields else None  # type: ignore[return-value]
+    if not isinstance(found, StructType) or not found.fields:
+        return None
+    _check_case(found)
+    return _final(found)  # type: ignore[return-value]
 
 
 def _type(value: Any, depth: int) -> DataType:
@@ -121,6 +125,21 @@ def _check_size(kind: DataType) -> None:
             f"inferSchema finds more than {MAX_FIELDS} fields in the payloads. Name those that you need with dataSchema, such as"
             " 'region string, attributes map<string, string>'."
         )
+
+
+def _check_case(kind: DataType, path: str = "") -> None:
+    if isinstance(kind, ArrayType):
+        _check_case(kind.elementType, path)
+    if isinstance(kind, StructType):
+        names: dict[str, str] = {}
+        for field in kind:
+            other = names.setdefault(field.name.lower(), field.name)
+            if other != field.name:
+                raise InvalidInput(
+                    f"inferSchema finds the fields '{path}{other}' and '{path}{field.name}', which Spark takes for one. Name those that"
+                    f" you need with dataSchema, such as '{field.name} string', each name once."
+                )
+            _check_case(field.dataType, f"{path}{field.name}.")
 
 
 def _fields(kind: DataType) -> int:

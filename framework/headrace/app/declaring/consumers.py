@@ -44,6 +44,7 @@ class Consumers(Declaring):
         transactional: bool = False,
         publishes: str | Stream[Any] | None = None,
         batch: int | None = None,
+        batch_bytes: int | str | None = None,
         batch_timeout: Duration = 0.0,
         group_by_key: bool = False,
         on_batch_error: OnBatchError = "retry",
@@ -96,6 +97,8 @@ class Consumers(Declaring):
                 ack: (key, data) or (key, data, headers), a list of these, or None for nothing.
             batch: take up to this many messages at a time, as a `list[Order]` or a `Batch`. When
                 the handler returns, all are acked except those for which it set another outcome.
+            batch_bytes: a batch is full once its payloads have this many bytes, a number or text such
+                as "64MB", whatever the number of its messages.
             batch_timeout: how long to wait for a batch to fill, after its first message.
             group_by_key: make each batch of one key's waiting messages, in their order.
             on_batch_error: when the handler of a batch raises, "retry" retries all of it. "bisect"

@@ -92,6 +92,7 @@ class ConsumerOptions(TypedDict, total=False):
 class BatchOptions(ConsumerOptions, total=False):
     """The settings of a consumer whose handler takes batches."""
 
+    batch_bytes: int | str | None
     batch_timeout: Duration
     on_batch_error: OnBatchError
 

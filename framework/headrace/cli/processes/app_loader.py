@@ -12,6 +12,7 @@ import headrace
 from headrace.app.app import App
 from headrace.cli.errors import UnreadableInput, UsageError
 from headrace.model.errors import ConfigurationError, HeadraceError
+from headrace.runtime.user_code import import_problem
 
 _PACKAGE = Path(headrace.__file__).parent
 
@@ -78,10 +79,9 @@ def _import_from(name: str, directory: Path) -> ModuleType:
             raise UnreadableInput(
                 f"The module {name!r} does not exist in {directory}.{_hint(name, directory)}"
             ) from error
+        problem = import_problem(name, error)
         _print_traceback(error)
-        raise ConfigurationError(
-            f"The module {name!r} can't be imported: {type(error).__name__}: {error}. Its traceback is above."
-        ) from error
+        raise ConfigurationError(f"{problem} Its traceback is above.") from error
 
 
 def _is_missing(name: str, error: Exception) -> bool:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from headrace.model.errors import ConfigurationError
+
 _PATTERN = re.compile(r"\s*(\d{1,20}(?:\.\d{1,20})?)\s*([a-z]*)\s*", re.IGNORECASE | re.ASCII)
 _UNITS: dict[str, int] = {"": 1, "b": 1} | {
     f"{letter}{ending}": base**power
@@ -19,6 +21,16 @@ def parse_size(text: str) -> int | None:
     if match is None or unit is None:
         return None
     return round(float(match[1]) * unit) if "." in match[1] else int(match[1]) * unit
+
+
+def size(value: int | str, setting: str) -> int:
+    """Return a size in bytes, from a number or text. Raises `ConfigurationError`, naming `setting`, if it is neither."""
+    found = parse_size(value) if isinstance(value, str) else value
+    if not isinstance(found, int) or isinstance(found, bool):
+        raise ConfigurationError(
+            f"{setting}={value!r:.80} is not a size. Write bytes (1000000), '500kB', '64MB' or '1GB'."
+        )
+    return found
 
 
 def format_size(count: int, byte: str = "bytes") -> str:

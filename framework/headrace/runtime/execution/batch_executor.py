@@ -59,7 +59,14 @@ class BatchExecutor:
 
     async def run(self, message: Message, slot: ActorSlot, crew: Crew) -> None:
         """Fill a batch, beginning with this message, and run it. A timeout stops only one call of the handler."""
-        batch = Gathering(self._lanes, message, self.unit, one_key=self._handling.group_by_key)
+        batch = Gathering(
+            self._lanes,
+            message,
+            self.unit,
+            one_key=self._handling.group_by_key,
+            max_size=self._handling.batch_bytes,
+            size_of=_bytes_of,
+        )
         try:
             if self._handling.batch_timeout:
                 await undisturbed(self._wait, batch)
@@ -234,6 +241,7 @@ class BatchExecutor:
         """Ack all messages after the handler has returned, except those that it failed and later
         messages of their keys."""
         ack, failures = self._acknowledger.ack, batch.failures
+        logged: set[Hashable] = set()
         for message in batch.messages:
             if message.settled:
                 continue
@@ -242,7 +250,7 @@ class BatchExecutor:
                 message.settled = True
                 ack(message)
             else:
-                self._failure_handler.failed(message, failed)
+                self._failed(message, failed, logged)
                 batch_acknowledger.release_behind(message)
 
     def _fail(
@@ -253,13 +261,25 @@ class BatchExecutor:
         Messages behind the last of a key are released without counting the attempt.
         """
         failed = [message for message in part if not message.settled]
+        logged: set[Hashable] = set()
         for message in failed:
             if slot.overdue:
                 self._failure_handler.stopped(message, slot)
             else:
-                self._failure_handler.failed(message, error)
+                self._failed(message, error, logged)
         for message in reversed(failed):
             batch_acknowledger.release_behind(message)
+
+    def _failed(self, message: Message, error: BaseException, logged: set[Hashable]) -> None:
+        """Settle a message. Messages with this error and this attempt, the last or an earlier one, are one event."""
+        cause = id(error), message.attempt
+        self._failure_handler.failed(message, error, repeats=cause in logged)
+        logged.add(cause)
+
+
+def _bytes_of(message: Message) -> int:
+    raw = message.raw
+    return len(raw) if raw.isascii() else len(raw.encode())
 
 
 class BatchAcknowledger:

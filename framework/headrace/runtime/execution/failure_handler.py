@@ -48,10 +48,15 @@ class FailureHandler:
         else:  # raised by your code in a type, such as __post_init__
             self.failed(message, error)
 
-    def failed(self, message: Message, error: BaseException) -> None:
-        """Settle a message after its handler raised an exception, or returned a `Retry` or a `Reject`."""
+    def failed(self, message: Message, error: BaseException, *, repeats: bool = False) -> None:
+        """Settle a message after its handler raised an exception, or returned a `Retry` or a `Reject`.
+
+        Args:
+            repeats: whether this exception is logged for another message of its batch.
+        """
         leave_out_our_frames(error)
-        self.settle(message, failure_of(error, message.attempt, self._acknowledger.backoff))
+        failure = failure_of(error, message.attempt, self._acknowledger.backoff)
+        self.settle(message, msgspec.structs.replace(failure, repeats=True) if repeats else failure)
 
     def stopped(self, message: Message, slot: ActorSlot) -> None:
         """Settle a message after its handler was cancelled. A timeout counts as a failure, the end of

@@ -33,7 +33,7 @@ class FailureLog:
             log.warning(
                 "more messages failed", stream=message.stream, consumer=message.consumer, messages=self._burst.skipped
             )
-        if not self._burst.admits():
+        if not self._burst.admits(repeats=failure.repeats):
             return
         if failure.kind == "release":
             log.warning("message released", **identity(message), retry_in=failure.delay, error=failure.error)

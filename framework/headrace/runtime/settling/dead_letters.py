@@ -81,7 +81,7 @@ class DeadLetters:
             log.error(
                 f"more {event.replace('message', 'messages')}", consumer=message.consumer, messages=self._burst.skipped
             )
-        if self._burst.admits():
+        if self._burst.admits(repeats=failure.repeats):
             log.error(
                 event,
                 **identity(message),

@@ -204,19 +204,32 @@ begin
     return coalesce(p_seq, headrace_internal.seq_at(p_stream, p_time) - 1);
 end $$;
 
--- Return the largest position up to p_last with at most p_rows messages after p_after.
-create or replace function headrace_internal.range_limit(p_stream text, p_after bigint, p_last bigint, p_rows bigint) returns bigint
+-- Return the largest position up to p_last with at most p_rows messages after p_after, and at most p_bytes of them as they
+-- are stored, which are compressed if they are large. A message that is larger comes alone.
+create or replace function headrace_internal.range_limit(p_stream text, p_after bigint, p_last bigint, p_rows bigint, p_bytes bigint default null)
+returns bigint
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
     v_stream  headrace_internal.streams := headrace_internal.require_stream(p_stream);
+    v_last    bigint := p_last;
     v_next    bigint;
 begin
-    if p_last - p_after <= p_rows then
-        return p_last;
+    if p_last - p_after > p_rows then
+        execute format('select seq from %s where seq > $1 and seq <= $2 order by seq offset $3 limit 1', v_stream.relation)
+            into v_next using p_after, p_last, p_rows;
+        v_last := coalesce(v_next - 1, p_last);
     end if;
-    execute format('select seq from %s where seq > $1 and seq <= $2 order by seq offset $3 limit 1', v_stream.relation)
-        into v_next using p_after, p_last, p_rows;
-    return coalesce(v_next - 1, p_last);
+    if p_bytes is not null then
+        -- The sum is made in the order of the index, up to the first message that is too much.
+        execute format($sql$
+            select previous from (
+                select lag(seq) over walked as previous, sum(octet_length(key) + pg_column_size(data)) over walked as bytes
+                from %s where seq > $1 and seq <= $2 window walked as (order by seq)) as sums
+            where bytes > $3 and previous is not null limit 1
+            $sql$, v_stream.relation) into v_next using p_after, v_last, p_bytes;
+        return coalesce(v_next, v_last);
+    end if;
+    return v_last;
 end $$;
 
 -- Queries for ranges.
