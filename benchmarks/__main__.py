@@ -18,10 +18,11 @@ from benchmarks import checks, facts, harness, report
 from benchmarks.chaos import command as chaos
 from benchmarks.checks import CheckFailed
 from benchmarks.harness import Options
+from benchmarks.peers import command as peers
 from benchmarks.soak import command as soak
 from benchmarks.suite import IN_ALL, SUITE
 
-COMMANDS = {"chaos": chaos.main, "soak": soak.main}
+COMMANDS = {"chaos": chaos.main, "peers": peers.main, "soak": soak.main}
 """Commands with arguments of their own."""
 
 

@@ -118,7 +118,7 @@ async def bench(options: Options) -> AsyncIterator[Bench]:
         try:
             if options.jit is not None:
                 await administrator.execute(f"alter database {name} set jit = {options.jit}")
-            async with _opened(_with_database(options.server, name), options.index_keys) as fresh:
+            async with _opened(with_database(options.server, name), options.index_keys) as fresh:
                 yield fresh
         finally:
             await administrator.execute(f"drop database if exists {name} with (force)")
@@ -142,7 +142,8 @@ async def _opened(dsn: str, index_keys: bool = False) -> AsyncIterator[Bench]:
         await database.close()
 
 
-def _with_database(url: str, name: str) -> str:
+def with_database(url: str, name: str) -> str:
+    """The URL of another database of the same server."""
     return urlsplit(url)._replace(path=f"/{name}").geturl()
 
 

@@ -1,0 +1,77 @@
+"""The peers: their versions, their promises, and the jobs that they can't do."""
+
+from __future__ import annotations
+
+import msgspec
+
+Server = str
+"""`postgres`, `redis` or `nats`."""
+
+
+class Peer(msgspec.Struct, frozen=True, kw_only=True):
+    """A peer.
+
+    Args:
+        title: its name, as its makers write it.
+        adapter: the module below `adapters`; a module of JavaScript ends with `.mjs`.
+        packages: of PyPI, or of npm, each pinned.
+        python: the lowest minor version of Python 3 that its packages need.
+        server: the kind of server that it runs on.
+        flush: whether the peer's own server flushes each write. Postgres does, by its settings.
+        order: its promise about the messages of a key, or an empty text.
+        effect: how a row is written with the ack: `atomic` where the transaction of the ack has it, `batch` where
+            only whole batches are acked, and else an empty text.
+        cannot: the jobs that it can't do, with the reason.
+        needs: a file that is in no registry of packages, named by `--opt`.
+        flushes_as_variant: whether this is another peer with each write flushed.
+    """
+
+    title: str
+    adapter: str
+    packages: tuple[str, ...] = ()
+    python: int = 11
+    server: Server = "postgres"
+    flush: bool = True
+    order: str = ""
+    effect: str = ""
+    cannot: dict[str, str] = {}
+    needs: str = ""
+    flushes_as_variant: bool = False
+
+
+_ONE_READER = {"fanout": "a job has one reader"}
+
+PEERS: dict[str, Peer] = {
+    "headrace": Peer(
+        title="Headrace", adapter="headrace", order="per key", effect="atomic",
+    ),
+    "pgmq": Peer(
+        title="pgmq", adapter="pgmq", packages=("pgmq==1.1.4",), order="per group", effect="atomic",
+    ),
+    "pgque": Peer(
+        title="PgQue", adapter="pgque", order="of the log", effect="batch",
+        cannot={
+            "later": "events for later are experimental, and not in its SQL file",
+            "effect": "a batch is acked as a whole",
+            "cores": "one process reads for a consumer",
+        },
+        needs="sql",
+    ),
+    "procrastinate": Peer(
+        title="Procrastinate", adapter="procrastinate",
+        packages=("procrastinate==3.10.0", "psycopg[binary]==3.3.9"),
+        order="per lock", cannot=_ONE_READER | {"effects": "a job has an ack of its own"},
+    ),
+    "redis": Peer(
+        title="Redis Streams", adapter="redis", packages=("redis==8.1.0", "hiredis==3.5.0",), server="redis", flush=False,
+        order="of the stream, in one consumer",
+        cannot={
+            "later": "entries have no time of delivery", "snapshot": "no snapshots", "backlog": "no checkpoints",
+            "effects": "no transaction with Postgres",
+        },
+    ),
+}  # fmt: skip
+
+PEERS["redis-fsync"] = msgspec.structs.replace(
+    PEERS["redis"], title="Redis Streams, each write flushed", flush=True, flushes_as_variant=True
+)
