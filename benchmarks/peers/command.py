@@ -17,6 +17,7 @@ from benchmarks.peers import results
 from benchmarks.peers.catalog import PEERS
 from benchmarks.peers.comparing import Comparison, Settings
 from benchmarks.peers.jobs import JOBS
+from benchmarks.peers.servers import free_port
 
 QUICK_PEERS = ("headrace", "pgmq")
 QUICK_JOBS = ("publish", "single", "drain", "work", "latency", "effects", "snapshot", "blocked")
@@ -32,7 +33,8 @@ def main(arguments: Sequence[str]) -> int:
     options = _options(parser, asked.opt)
     names = asked.only or (QUICK_PEERS if asked.quick else tuple(PEERS))
     jobs = asked.jobs or (QUICK_JOBS if asked.quick else tuple(JOBS))
-    with harness.server(asked.database, asked.data_dir, stock=not asked.tuned) as url:
+    # On TCP, since some peers don't know sockets, and Redis and NATS are on TCP, too.
+    with harness.server(asked.database, asked.data_dir, stock=not asked.tuned, port=free_port()) as url:
         settings = Settings(
             postgres=url, names=names, jobs=jobs, options=options,
             repeats=asked.repeats or (1 if asked.quick else 3), seconds=asked.seconds or (0.5 if asked.quick else 1.5),

@@ -11,7 +11,7 @@ import msgspec
 
 from benchmarks.peers import installing, runs
 from benchmarks.peers.catalog import PEERS, Peer
-from benchmarks.peers.children import PeerUnable
+from benchmarks.peers.children import ROOT, PeerUnable
 from benchmarks.peers.installing import NotInstalled
 from benchmarks.peers.jobs import FLUSHED, JOBS, Job
 from benchmarks.peers.runs import Effort, Sample
@@ -106,7 +106,7 @@ class Comparison:
                 return
             options[peer.needs] = str(file)
         try:
-            command, environment = installing.command(name, peer)
+            command, environment = installing.command(peer)
         except NotInstalled as reason:
             self._missing[name] = str(reason)
             return

@@ -12,8 +12,6 @@ from pathlib import Path
 
 from benchmarks.peers.catalog import Peer
 from benchmarks.peers.children import ROOT
-from tests.versions import debian
-from tests.versions.fetching import NotFetchedError
 
 PLACE = ROOT / ".bench" / "peers"
 LIMIT = 600.0
@@ -27,24 +25,20 @@ class NotInstalled(Exception):
     """A peer's packages, or an interpreter, can't be had."""
 
 
-def command(name: str, peer: Peer) -> tuple[list[str | Path], dict[str, str]]:
+def command(peer: Peer) -> tuple[list[str | Path], dict[str, str]]:
     """The command that runs a peer's program, and its environment. Installs the packages if they aren't there."""
     if peer.adapter.endswith(".mjs"):
-        return _javascript(name, peer)
-    if not peer.packages and name == "headrace":
+        return _javascript(peer)
+    if peer.adapter == "headrace":
         return [sys.executable, "-m", "benchmarks.peers.adapters.program", peer.adapter], {
             "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)
         }
-    python = _python(peer.python)
-    minor = peer.python if python != _base() else sys.version_info.minor
+    python, minor = _python(peer.python)
     packages = [*peer.packages, *(f"{package}=={importlib.metadata.version(package)}" for package in SHARED)]
-    place = PLACE / name
+    place = _place(peer)
+    pip = sys.executable if minor == sys.version_info.minor else python
     _once(
-        place,
-        [
-            sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--target", place,
-            "--python-version", f"3.{_minor(python, minor)}", "--only-binary=:all:", *packages,
-        ],
+        place, [pip, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--target", place, *packages],
         packages,
     )  # fmt: skip
     # Without the module `site` no other packages are seen.
@@ -53,44 +47,45 @@ def command(name: str, peer: Peer) -> tuple[list[str | Path], dict[str, str]]:
     }
 
 
-def version(name: str, peer: Peer) -> str:
+def program(peer: Peer, name: str) -> Path:
+    """A program among a peer's packages."""
+    return _place(peer) / "bin" / name
+
+
+def version(peer: Peer) -> str:
     """The version of the package that a peer is named after."""
     if not peer.packages:
         return ""
     return peer.packages[0].rpartition("@" if peer.adapter.endswith(".mjs") else "=")[2]
 
 
-def _base() -> Path:
-    return Path(getattr(sys, "_base_executable", sys.executable))
+def _place(peer: Peer) -> Path:
+    return PLACE / peer.adapter.partition(".")[0]
 
 
-def _minor(python: Path, lowest: int) -> int:
-    if python == _base():
-        return sys.version_info.minor
-    answer = subprocess.run(
-        [python, "-c", "import sys; print(sys.version_info.minor)"], capture_output=True, text=True, check=True
-    )
-    return int(answer.stdout)
-
-
-def _python(lowest: int) -> Path:
-    """This Python or, if it is too old, a newer one of this machine or of Debian's packages."""
+def _python(lowest: int) -> tuple[Path, int]:
+    """This Python or, if it is too old, a newer one of this machine, and its minor version."""
     if sys.version_info.minor >= lowest:
-        return _base()
-    for minor in range(lowest, 16):
-        if path := shutil.which(f"python3.{minor}"):
-            return Path(path)
-    try:
-        return debian.fetch(debian.python(14))
-    except NotFetchedError as reason:
-        raise NotInstalled(f"it needs Python 3.{lowest}, and there is none: {reason}") from None
+        return Path(getattr(sys, "_base_executable", sys.executable)), sys.version_info.minor
+    of_pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
+    for minor in range(lowest, lowest + 10):
+        named = shutil.which(f"python3.{minor}")
+        for python in (*([Path(named)] if named else []), *of_pyenv.glob(f"3.{minor}.*/bin/python")):
+            if _runs(python):
+                return python, minor
+    raise NotInstalled(f"it needs Python 3.{lowest} or newer, and there is none on the path")
 
 
-def _javascript(name: str, peer: Peer) -> tuple[list[str | Path], dict[str, str]]:
+def _runs(python: Path) -> bool:
+    """Whether it is more than a version manager's placeholder, and has pip."""
+    return subprocess.run([python, "-m", "pip", "-V"], capture_output=True, check=False).returncode == 0
+
+
+def _javascript(peer: Peer) -> tuple[list[str | Path], dict[str, str]]:
     node, npm = shutil.which("node"), shutil.which("npm")
     if not node or not npm:
         raise NotInstalled("it needs Node.js and npm on the path")
-    place = PLACE / name
+    place = _place(peer)
     _once(
         place,
         [npm, "install", "--silent", "--no-audit", "--no-fund", "--ignore-scripts", "--prefix", place, *peer.packages],

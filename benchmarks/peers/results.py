@@ -27,7 +27,7 @@ def flat(row: Row) -> dict[str, Any]:
     """The result as JSON has it. Figures are medians, for each message."""
     peer = PEERS[row.peer]
     result: dict[str, Any] = {
-        "peer": row.peer, "title": peer.title, "version": version(row.peer, peer), "server": peer.server,
+        "peer": row.peer, "title": peer.title, "version": version(peer), "server": peer.server,
         "flushes": peer.flush, "job": row.job, "promised_order": peer.order,
     }  # fmt: skip
     if not row.samples:
@@ -128,7 +128,7 @@ def value(row: Row) -> float:
 
 def title(row: Row) -> str:
     peer = PEERS[row.peer]
-    return f"{peer.title} {version(row.peer, peer)}".strip()
+    return f"{peer.title} {version(peer)}".strip()
 
 
 def cells(row: Row) -> list[str]:

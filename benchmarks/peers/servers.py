@@ -18,6 +18,7 @@ import psycopg
 from benchmarks.harness import with_database
 from benchmarks.peers.catalog import Peer
 from benchmarks.peers.children import ROOT, PeerFailed
+from benchmarks.peers.installing import program
 from benchmarks.peers.readings import Written, postmaster
 
 STARTING = 10.0
@@ -101,7 +102,7 @@ def _database(server: str) -> Iterator[tuple[str, psycopg.Connection[Any]]]:
 def _own_server(peer: Peer) -> Iterator[tuple[str, int]]:
     data = DATA / f"{peer.server}-{secrets.token_hex(4)}"
     data.mkdir(parents=True)
-    port = _free_port()
+    port = free_port()
     try:
         with _running(_command(peer, data, port), port) as process:
             yield f"{peer.server}://127.0.0.1:{port}", process.pid
@@ -112,14 +113,19 @@ def _own_server(peer: Peer) -> Iterator[tuple[str, int]]:
 def _command(peer: Peer, data: Path, port: int) -> Sequence[str | Path]:
     """The server as its documentation recommends it where data must last, or with each write flushed."""
     if peer.server == "redis":
-        program = shutil.which("redis-server")
-        if program is None:
+        redis = shutil.which("redis-server")
+        if redis is None:
             raise PeerFailed("redis-server is not on the path: apt-get install redis-server")
         return [
-            program, "--port", str(port), "--bind", "127.0.0.1", "--dir", data, "--save", "", "--appendonly", "yes",
+            redis, "--port", str(port), "--bind", "127.0.0.1", "--dir", data, "--save", "", "--appendonly", "yes",
             "--appendfsync", "always" if peer.flush else "everysec",
         ]  # fmt: skip
-    raise PeerFailed(f"no server {peer.server}")
+    settings = data / "nats.conf"
+    settings.write_text(
+        f"host: 127.0.0.1\nport: {port}\nmax_payload: 1MB\n"
+        f'jetstream {{ store_dir: "{data}"{", sync_interval: always" if peer.flush else ""} }}\n'
+    )
+    return [program(peer, "nats-server"), "--config", settings]
 
 
 @contextmanager
@@ -143,7 +149,8 @@ def _running(command: Sequence[str | Path], port: int) -> Iterator[subprocess.Po
             process.wait()
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port of loopback that nothing listens on."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return int(listener.getsockname()[1])
