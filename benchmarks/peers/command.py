@@ -13,7 +13,7 @@ import msgspec
 from rich.console import Console
 
 from benchmarks import facts, harness
-from benchmarks.peers import results
+from benchmarks.peers import chart, results
 from benchmarks.peers.catalog import PEERS
 from benchmarks.peers.comparing import Comparison, Settings
 from benchmarks.peers.jobs import JOBS
@@ -56,7 +56,17 @@ def main(arguments: Sequence[str]) -> int:
         )
     if asked.table:
         asked.table.write_text(results.markdown(rows))
+    if asked.chart:
+        charted = [row for row in rows if row.job in (asked.charted or jobs)]
+        asked.chart.write_text(chart.svg(charted, _about(known)))
     return 1 if results.broken(rows, "headrace") or not any(row.samples for row in rows) else 0
+
+
+def _about(known: dict[str, Any]) -> str:
+    machine, server = known["machine"], known["server"]
+    return (
+        f"{machine['cores']} cores of {machine['cpu']}, {server['version']}, Headrace {known['versions']['headrace']}"
+    )
 
 
 def _list(console: Console) -> None:
@@ -109,4 +119,6 @@ def _parser() -> argparse.ArgumentParser:
     add("--minutes", type=float, default=35, metavar="M", help="repeat jobs no further after this time (default: 35)")
     add("--json", type=Path, metavar="FILE", help="write the results there, too")
     add("--table", type=Path, metavar="FILE", help="write the tables there as Markdown")
+    add("--chart", type=Path, metavar="FILE.svg", help="draw the figures there")
+    add("--charted", type=_names(tuple(JOBS)), metavar="JOB,…", help="the jobs in the chart (default: all)")
     return parser

@@ -15,6 +15,7 @@ from benchmarks.peers.children import ROOT, PeerUnable
 from benchmarks.peers.installing import NotInstalled
 from benchmarks.peers.jobs import FLUSHED, JOBS, Job
 from benchmarks.peers.runs import Effort, Sample
+from benchmarks.peers.servers import Templates
 
 FEWEST, MOST = 200, 200_000
 """Messages of a backlog."""
@@ -68,6 +69,7 @@ class Comparison:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
+        self._templates = Templates(settings.postgres)
         self.rows: dict[tuple[str, str], Row] = {}
         self._launch: dict[str, dict[str, Any]] = {}
         self._missing: dict[str, str] = {}
@@ -75,6 +77,13 @@ class Comparison:
         self._start = time.monotonic()
 
     def run(self) -> list[Row]:
+        try:
+            self._run_all()
+        finally:
+            self._templates.close()
+        return list(self.rows.values())
+
+    def _run_all(self) -> None:
         for name in self.settings.names:
             self._install(name)
         for place, job in enumerate(self.settings.jobs):
@@ -84,7 +93,6 @@ class Comparison:
                     break
                 for name in self._turn(repeat):
                     self._once(name, job)
-        return list(self.rows.values())
 
     def _turn(self, repeat: int) -> Iterator[str]:
         """The peers, each repeat in the other direction, so that a machine that slows down slows all."""
@@ -145,7 +153,7 @@ class Comparison:
     def _run(self, name: str, job: Job, count: int) -> Sample:
         given = self.settings
         effort = Effort(given.seconds, count, given.later, given.later_seconds, given.processes, given.limit)
-        return runs.measure(PEERS[name], job, effort, given.postgres, self._launch[name])
+        return runs.measure(PEERS[name], job, effort, self._templates, self._launch[name])
 
 
 def _cannot(peer: Peer, job: str) -> str:

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
 from benchmarks.peers.catalog import Peer
@@ -53,10 +54,21 @@ def program(peer: Peer, name: str) -> Path:
 
 
 def version(peer: Peer) -> str:
-    """The version of the package that a peer is named after."""
-    if not peer.packages:
-        return ""
+    """The version of a peer, as the tables have it."""
+    if peer.server == "redis":
+        return _redis()
+    if peer.version or not peer.packages:
+        return peer.version
     return peer.packages[0].rpartition("@" if peer.adapter.endswith(".mjs") else "=")[2]
+
+
+@cache
+def _redis() -> str:
+    try:
+        told = subprocess.run(["redis-server", "--version"], capture_output=True, text=True, check=False).stdout
+    except OSError:
+        return ""
+    return told.partition("v=")[2].partition(" ")[0]
 
 
 def _place(peer: Peer) -> Path:

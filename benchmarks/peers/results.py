@@ -119,11 +119,23 @@ def rank(row: Row) -> tuple[bool, float]:
     return False, value(row) if JOBS[row.job].kind == "pace" else -value(row)
 
 
-def value(row: Row) -> float:
-    """The figure that a job is about: milliseconds at the median, or messages per second."""
+def values(row: Row) -> list[float]:
+    """The figures that a job is about, one for each repeat: milliseconds at the median, or messages per second."""
     if JOBS[row.job].kind == "pace":
-        return _latency(row.samples)["p50_ms"]
-    return median(sample.rate for sample in row.samples)
+        return [sample.latency["p50_ms"] for sample in row.samples]
+    return [sample.rate for sample in row.samples]
+
+
+def value(row: Row) -> float:
+    return median(values(row))
+
+
+def low(row: Row) -> float:
+    return min(values(row))
+
+
+def high(row: Row) -> float:
+    return max(values(row))
 
 
 def title(row: Row) -> str:
@@ -136,13 +148,10 @@ def cells(row: Row) -> list[str]:
         return [title(row), *[""] * (len(COLUMNS) - 2), "; ".join(remarks(row))]
     if JOBS[row.job].kind == "pace":
         latency = _latency(row.samples)
-        rate = f"p50 {latency['p50_ms']:.2f} ms, p99 {latency['p99_ms']:.1f} ms"
-        figures = [sample.latency["p50_ms"] for sample in row.samples]
-        spread = f"{min(figures):.2f}–{max(figures):.2f}"
+        rate, digits = f"p50 {latency['p50_ms']:.2f} ms, p99 {latency['p99_ms']:.1f} ms", 2
     else:
-        figures = [sample.rate for sample in row.samples]
-        rate = f"{median(figures):,.0f}/s" if any(figures) else "–"
-        spread = f"{min(figures):,.0f}–{max(figures):,.0f}" if len(figures) > 1 else ""
+        rate, digits = f"{value(row):,.0f}/s" if value(row) else "–", 0
+    spread = f"{low(row):,.{digits}f}–{high(row):,.{digits}f}" if len(row.samples) > 1 else ""
     client = _middle(row.samples, "client_us") or 0.0
     publisher = _middle(row.samples, "publisher_us") or 0.0
     return [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -19,6 +19,7 @@ from benchmarks.peers.children import Child, PeerFailed, started
 from benchmarks.peers.jobs import Job
 from benchmarks.peers.judging import Entry, Verdict
 from benchmarks.peers.readings import Reading, Written
+from benchmarks.peers.servers import Templates
 from benchmarks.timing import milliseconds
 
 WARM_UP = 1.0
@@ -27,6 +28,8 @@ STALL = 1.0
 """Seconds without a message after which a backlog beside a blocked key is as far as it gets."""
 SILENCE = 15.0
 """Seconds without a message after which a run has failed."""
+SETUP = 60.0
+"""Seconds to set a peer up."""
 LATER = 86_400.0
 """Seconds until the messages of `later` are due."""
 LATER_FIRST = 1_000_000_000
@@ -78,7 +81,9 @@ class Sample(msgspec.Struct, kw_only=True):
 class Run:
     """A run: its servers, its processes, and what is read at the beginning and the end of the measured part."""
 
-    def __init__(self, place: servers.Place, effort: Effort, job: Job, launch: partial[Child], files: Path) -> None:
+    def __init__(
+        self, place: servers.Place, effort: Effort, job: Job, launch: Callable[[], Child], files: Path
+    ) -> None:
         self.place = place
         self.effort = effort
         self.job = job
@@ -176,39 +181,57 @@ class Run:
 
 
 @contextmanager
-def opened(peer: Peer, job: Job, effort: Effort, postgres: str, launch: Mapping[str, Any]) -> Iterator[Run]:
+def opened(peer: Peer, job: Job, effort: Effort, templates: Templates, launch: Mapping[str, Any]) -> Iterator[Run]:
     """A run with its servers and with the peer set up.
 
     Args:
         launch: `command`, `environment` and `settings` of the peer's program.
     """
+    shape = {
+        "settings": launch["settings"], "readers": job.readers, "ordered": job.ordered, "paced": job.kind == "pace",
+        "transaction": job.transaction,
+    }  # fmt: skip
+
+    def child(url: str) -> Child:
+        given = msgspec.json.encode({"url": url, **shape}).decode()
+        return Child([*launch["command"], given], launch["environment"])
+
+    def set_up(url: str) -> None:
+        with started(partial(child, url), SETUP) as one:
+            one.ask("set_up", SETUP)
+
+    template = None
+    if peer.server == "postgres":
+        template = templates.name((peer.adapter, msgspec.json.encode(shape)), set_up)
+    effects = job.mode == "effect"
     with (
         tempfile.TemporaryDirectory(prefix="headrace-peers-") as files,
-        servers.place(peer, postgres, effects=job.mode == "effect") as place,
+        servers.place(peer, templates.postgres, template=template, effects=effects) as place,
     ):
-        given = {
-            "url": place.url, "settings": launch["settings"], "readers": job.readers, "ordered": job.ordered,
-            "paced": job.kind == "pace", "transaction": job.transaction,
-        }  # fmt: skip
-        command = [*launch["command"], msgspec.json.encode(given).decode()]
-        run = Run(place, effort, job, partial(Child, command, launch["environment"]), Path(files))
+        run = Run(place, effort, job, partial(child, place.url), Path(files))
         try:
-            run.ask(run.publisher, "set_up")
+            if template is None:
+                run.ask(run.publisher, "set_up")
+            run.ask(run.publisher, "begin")
             yield run
         finally:
             run.close()
 
 
-def measure(peer: Peer, job: Job, effort: Effort, postgres: str, launch: Mapping[str, Any]) -> Sample:
+def measure(peer: Peer, job: Job, effort: Effort, templates: Templates, launch: Mapping[str, Any]) -> Sample:
     """Run once.
 
     Raises:
         PeerFailed: the peer failed, or was not done in time.
         PeerUnable: the peer can't do this.
     """
-    with opened(peer, job, effort, postgres, launch) as run:
+    with opened(peer, job, effort, templates, launch) as run:
         action = {"publish": _publish, "drain": _drain, "pace": _pace, "live": _live}[job.kind]
-        sample = action(run)
+        try:
+            sample = action(run)
+        except PeerFailed as reason:
+            handled = f", after {run.handled:,} were handled" if run.consumers else ""
+            raise PeerFailed(f"{reason}{handled}") from None
         sample.notes += run.notes
         return sample
 

@@ -7,7 +7,7 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -60,15 +60,16 @@ class Snapshot:
 
 
 @contextmanager
-def place(peer: Peer, postgres: str, *, effects: bool) -> Iterator[Place]:
+def place(peer: Peer, postgres: str, *, template: str | None, effects: bool) -> Iterator[Place]:
     """The servers of a run, removed at the end.
 
     Args:
         postgres: the URL of the Postgres server.
+        template: the database that the fresh one is a copy of.
         effects: whether handlers write rows into a table.
     """
     if peer.server == "postgres":
-        with _database(postgres) as (dsn, connection):
+        with _database(postgres, template) as (dsn, connection):
             yield _place(dsn, dsn, connection, [])
     else:
         with _own_server(peer) as (url, process):
@@ -84,11 +85,46 @@ def _place(url: str, dsn: str, connection: psycopg.Connection[Any], processes: l
     return Place(url, connection, dsn, processes if server is None else [*processes, server])
 
 
+class Templates:
+    """Databases in which a peer is set up, kept for further runs, since some take seconds for that."""
+
+    def __init__(self, postgres: str) -> None:
+        self.postgres = postgres
+        self._names: dict[Hashable, str] = {}
+
+    def name(self, key: Hashable, set_up: Callable[[str], None]) -> str:
+        """The name of a peer's database.
+
+        Args:
+            key: the peer, and what its setup depends on.
+            set_up: sets the peer up in the database with this URL, and closes its connections.
+        """
+        if key not in self._names:
+            name = f"bench_{secrets.token_hex(6)}"
+            self._names[key] = name
+            try:
+                with psycopg.connect(self.postgres, autocommit=True) as administrator:
+                    administrator.execute(f"create database {name}")
+                set_up(with_database(self.postgres, name))
+            except BaseException:
+                self._drop(self._names.pop(key))
+                raise
+        return self._names[key]
+
+    def close(self) -> None:
+        for name in self._names.values():
+            self._drop(name)
+
+    def _drop(self, name: str) -> None:
+        with psycopg.connect(self.postgres, autocommit=True) as administrator:
+            administrator.execute(f"drop database if exists {name} with (force)")
+
+
 @contextmanager
-def _database(server: str) -> Iterator[tuple[str, psycopg.Connection[Any]]]:
+def _database(server: str, template: str | None = None) -> Iterator[tuple[str, psycopg.Connection[Any]]]:
     name = f"bench_{secrets.token_hex(6)}"
     with psycopg.connect(server, autocommit=True) as administrator:
-        administrator.execute(f"create database {name}")
+        administrator.execute(f"create database {name} template {template or 'template1'}")
         try:
             dsn = with_database(server, name)
             with psycopg.connect(dsn, autocommit=True) as connection:

@@ -50,8 +50,11 @@ class Adapter:
         self.transaction = transaction
 
     async def set_up(self) -> None:
-        """Install the schema and make the queue, with its readers. Called once for each run."""
+        """Install the schema and make the queue, with its readers. A run may get a copy of such a database."""
         raise NotImplementedError
+
+    async def begin(self) -> None:
+        """Start what runs beside publishers and workers. Called once for each run."""
 
     def publisher(self) -> AbstractAsyncContextManager[None]:
         """Connect for `publish`. The block ends with the connections closed."""

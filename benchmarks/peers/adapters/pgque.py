@@ -38,18 +38,22 @@ class Peer(Adapter):
 
     def __init__(self, url: str, settings: dict[str, Any], **job: Any) -> None:
         super().__init__(url, settings, **job)
+        self._period = self.settings["paced_tick_ms" if self.paced else "tick_ms"]  # milliseconds
         self._sql = Path(self.settings["sql"]).read_text()
 
     async def set_up(self) -> None:
         await run_script(self.url, self._sql)
         connection = await connect(self.url)
-        period = self.settings["paced_tick_ms" if self.paced else "tick_ms"]
         await connection.execute("select pgque.create_queue($1)", QUEUE)
-        for name, value in {"ticker_max_lag": f"{period} ms", "ticker_max_count": "1" if self.paced else "500"}.items():
+        config = {"ticker_max_lag": f"{self._period} ms", "ticker_max_count": "1" if self.paced else "500"}
+        for name, value in config.items():
             await connection.execute("select pgque.set_queue_config($1, $2, $3)", QUEUE, name, value)
         for reader in range(self.readers):
             await connection.execute("select pgque.subscribe($1, $2)", QUEUE, _consumer(reader))
-        self._ticking = asyncio.create_task(self._tick(connection, period / 1000))
+        await connection.close()
+
+    async def begin(self) -> None:
+        self._ticking = asyncio.create_task(self._tick(await connect(self.url), self._period / 1000))
 
     async def _tick(self, connection: asyncpg.Connection[Any], period: float) -> None:
         """Do what pg_cron does where it is installed."""

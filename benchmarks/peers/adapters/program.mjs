@@ -88,6 +88,10 @@ class Program {
     return {};
   }
 
+  async begin() {
+    return {};
+  }
+
   async publish({ first, most, seconds, batch, keys, note, delay }) {
     await this.opened();
     const start = process.hrtime.bigint();

@@ -61,6 +61,10 @@ class Program:
         await self._adapter.set_up()
         return {}
 
+    async def _do_begin(self) -> dict[str, Any]:
+        await self._adapter.begin()
+        return {}
+
     async def _do_publish(
         self, first: int, most: int, seconds: float, batch: int, keys: int, note: int, delay: float | None = None
     ) -> dict[str, Any]:
