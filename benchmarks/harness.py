@@ -97,13 +97,22 @@ def server(
     if url is not None:
         yield url
         return
+    with embedded(data_dir, stock=stock, port=port) as (_, given):
+        yield given
+
+
+@contextmanager
+def embedded(
+    data_dir: Path | None = None, *, stock: bool = False, port: int | None = None
+) -> Iterator[tuple[EmbeddedPostgres, str]]:
+    """An embedded server as `server` starts it, and its URL."""
     # Beside the ordinary data, so on a real disk. A temporary directory may be in memory, where a
     # commit costs nothing.
     place = data_dir or default_data_dir().with_name(f"benchmarks-{secrets.token_hex(4)}")
     postgres = EmbeddedPostgres(place, port, settings=ROOM | (STOCK if stock else {}))
     try:
         with postgres.acquire() as handle:
-            yield handle.url
+            yield postgres, handle.url
     finally:
         if data_dir is None:
             postgres.destroy()

@@ -4,7 +4,8 @@ command     the command line
 catalog     the peers: versions, promises, and the jobs that they can't do
 installing  the peers' packages, each in a directory of its own below `.bench/`
 jobs        the jobs
-runs        one run of a job with one peer
+runs        a run: its servers, its processes, and what is read of them
+measuring   one run of each kind of job, and what it found
 comparing   all runs, interleaved, with a limit of time for each
 servers     Postgres, Redis and NATS
 children    the processes of a peer
@@ -13,5 +14,7 @@ judging     lost, doubled and out of order
 results     medians, tables and JSON
 chart       the figures as SVG
 schedules   small schedules that show what each peer does with a fault
-adapters/   one module per peer, run in the peer's own environment
+looking     runs the schedules, and the table of what was seen
+process/    the process of a peer
+adapters/   one module per peer, which that process imports
 """

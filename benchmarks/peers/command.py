@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from contextlib import ExitStack
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +15,11 @@ import msgspec
 from rich.console import Console
 
 from benchmarks import facts, harness
-from benchmarks.peers import chart, results
+from benchmarks.peers import chart, looking, results
 from benchmarks.peers.catalog import PEERS
 from benchmarks.peers.comparing import Comparison, Settings
 from benchmarks.peers.jobs import JOBS
+from benchmarks.peers.schedules import SCHEDULES
 from benchmarks.peers.servers import free_port
 
 QUICK_PEERS = ("headrace", "pgmq")
@@ -31,23 +34,26 @@ def main(arguments: Sequence[str]) -> int:
         _list(console)
         return 0
     options = _options(parser, asked.opt)
+    if asked.schedules:
+        return _schedules(asked, options, console)
     names = asked.only or (QUICK_PEERS if asked.quick else tuple(PEERS))
     jobs = asked.jobs or (QUICK_JOBS if asked.quick else tuple(JOBS))
     # On TCP, since some peers don't know sockets, and Redis and NATS are on TCP, too.
     with harness.server(asked.database, asked.data_dir, stock=not asked.tuned, port=free_port()) as url:
         settings = Settings(
-            postgres=url, names=names, jobs=jobs, options=options,
-            repeats=asked.repeats or (1 if asked.quick else 3), seconds=asked.seconds or (0.5 if asked.quick else 1.5),
-            processes=asked.processes, later=asked.later, later_seconds=asked.later_seconds, limit=asked.limit,
+            postgres=url,
+            names=names,
+            jobs=jobs,
+            options=options,
+            repeats=asked.repeats or (1 if asked.quick else 3),
+            seconds=asked.seconds or (0.5 if asked.quick else 1.5),
+            processes=asked.processes,
+            later=asked.later,
+            later_seconds=asked.later_seconds,
+            limit=asked.limit,
             budget=asked.minutes * 60,
-        )  # fmt: skip
-        known = {
-            "when": datetime.now(UTC).isoformat(timespec="seconds"),
-            "machine": facts.machine(),
-            "versions": facts.versions(),
-            "server": anyio.run(facts.server, url),
-            "settings": msgspec.to_builtins(settings) | {"postgres": asked.database or "embedded"},
-        }
+        )
+        known = _known(url) | {"settings": msgspec.to_builtins(settings) | {"postgres": asked.database or "embedded"}}
         rows = Comparison(settings).run()
     results.show(console, rows)
     if asked.json:
@@ -62,6 +68,37 @@ def main(arguments: Sequence[str]) -> int:
     return 1 if results.broken(rows, "headrace") or not any(row.samples for row in rows) else 0
 
 
+def _schedules(asked: argparse.Namespace, options: dict[str, dict[str, Any]], console: Console) -> int:
+    names = asked.only or (QUICK_PEERS if asked.quick else tuple(PEERS))
+    names = tuple(name for name in names if not PEERS[name].flushes_as_variant)
+    with ExitStack() as stack:
+        if asked.database:
+            url, restart = asked.database, None
+        else:
+            postgres, url = stack.enter_context(
+                harness.embedded(asked.data_dir, stock=not asked.tuned, port=free_port())
+            )
+            restart = partial(postgres.restart, "immediate")
+        known = _known(url)
+        seen = looking.look(url, restart, names, asked.schedules, options)
+    looking.show(console, seen)
+    if asked.json:
+        asked.json.write_bytes(msgspec.json.format(msgspec.json.encode({**known, "seen": seen})) + b"\n")
+    if asked.table:
+        asked.table.write_text(looking.markdown(seen))
+    return 0
+
+
+def _known(url: str) -> dict[str, Any]:
+    """The facts on which results depend."""
+    return {
+        "when": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": facts.machine(),
+        "versions": facts.versions(),
+        "server": anyio.run(facts.server, url),
+    }
+
+
 def _about(known: dict[str, Any]) -> str:
     machine, server = known["machine"], known["server"]
     return (
@@ -74,6 +111,8 @@ def _list(console: Console) -> None:
         console.print(f"{name:14} {peer.title}: {', '.join(peer.packages) or peer.needs or 'this checkout'}")
     for name, job in JOBS.items():
         console.print(f"{name:14} {job.title}")
+    for name, schedule in SCHEDULES.items():
+        console.print(f"{name:14} {schedule.__doc__}")
 
 
 def _options(parser: argparse.ArgumentParser, given: Sequence[str]) -> dict[str, dict[str, Any]]:
@@ -119,6 +158,14 @@ def _parser() -> argparse.ArgumentParser:
     add("--minutes", type=float, default=35, metavar="M", help="repeat jobs no further after this time (default: 35)")
     add("--json", type=Path, metavar="FILE", help="write the results there, too")
     add("--table", type=Path, metavar="FILE", help="write the tables there as Markdown")
+    add(
+        "--schedules",
+        nargs="?",
+        const=tuple(SCHEDULES),
+        type=_names(tuple(SCHEDULES)),
+        metavar="NAME,…",
+        help="instead of the jobs, run small schedules that show what each peer does with a fault",
+    )
     add("--chart", type=Path, metavar="FILE.svg", help="draw the figures there")
     add("--charted", type=_names(tuple(JOBS)), metavar="JOB,…", help="the jobs in the chart (default: all)")
     return parser

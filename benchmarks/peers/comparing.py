@@ -9,12 +9,13 @@ from typing import Any
 
 import msgspec
 
-from benchmarks.peers import installing, runs
+from benchmarks.peers import installing, measuring
 from benchmarks.peers.catalog import PEERS, Peer
-from benchmarks.peers.children import ROOT, PeerUnable
+from benchmarks.peers.children import PeerUnable
 from benchmarks.peers.installing import NotInstalled
 from benchmarks.peers.jobs import FLUSHED, JOBS, Job
-from benchmarks.peers.runs import Effort, Sample
+from benchmarks.peers.measuring import Sample
+from benchmarks.peers.runs import Effort
 from benchmarks.peers.servers import Templates
 
 FEWEST, MOST = 200, 200_000
@@ -103,22 +104,10 @@ class Comparison:
         return time.monotonic() - self._start > self.settings.budget * (share + 0.5 / len(self.settings.jobs))
 
     def _install(self, name: str) -> None:
-        peer, options = PEERS[name], dict(self.settings.options.get(name, {}))
-        if peer.needs and peer.needs not in options:
-            file = installing.PLACE / f"{name}.{peer.needs}"
-            if not file.exists():
-                self._missing[name] = (
-                    f"its file is in no registry of packages: name it by --opt {name}.{peer.needs}=FILE, or put it into"
-                    f" {file.relative_to(ROOT)}"
-                )
-                return
-            options[peer.needs] = str(file)
         try:
-            command, environment = installing.command(peer)
+            self._launch[name] = installing.launch(name, self.settings.options.get(name, {}))
         except NotInstalled as reason:
             self._missing[name] = str(reason)
-            return
-        self._launch[name] = {"command": list(map(str, command)), "environment": environment, "settings": options}
 
     def _once(self, name: str, job: str) -> None:
         row = self.rows.setdefault((name, job), Row(peer=name, job=job))
@@ -153,7 +142,7 @@ class Comparison:
     def _run(self, name: str, job: Job, count: int) -> Sample:
         given = self.settings
         effort = Effort(given.seconds, count, given.later, given.later_seconds, given.processes, given.limit)
-        return runs.measure(PEERS[name], job, effort, self._templates, self._launch[name])
+        return measuring.measure(PEERS[name], job, effort, self._templates, self._launch[name])
 
 
 def _cannot(peer: Peer, job: str) -> str:

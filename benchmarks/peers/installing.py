@@ -7,11 +7,12 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
-from benchmarks.peers.catalog import Peer
+from benchmarks.peers.catalog import PEERS, Peer
 from benchmarks.peers.children import ROOT
 
 PLACE = ROOT / ".bench" / "peers"
@@ -26,12 +27,34 @@ class NotInstalled(Exception):
     """A peer's packages, or an interpreter, can't be had."""
 
 
-def command(peer: Peer) -> tuple[list[str | Path], dict[str, str]]:
+def launch(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """How a peer's program is run: its command, environment and settings. Installs what isn't there.
+
+    Raises:
+        NotInstalled: it can't be had.
+    """
+    peer, settings = PEERS[name], dict(options)
+    if peer.needs and peer.needs not in settings:
+        file = PLACE / f"{name}.{peer.needs}"
+        if not file.exists():
+            raise NotInstalled(
+                f"its file is in no registry of packages: name it by --opt {name}.{peer.needs}=FILE, or put it into"
+                f" {file.relative_to(ROOT)}"
+            )
+        settings[peer.needs] = str(file)
+    try:
+        words, environment = _command(peer)
+    except OSError as error:
+        raise NotInstalled(f"not installed: {error}") from error
+    return {"command": list(map(str, words)), "environment": environment, "settings": settings}
+
+
+def _command(peer: Peer) -> tuple[list[str | Path], dict[str, str]]:
     """The command that runs a peer's program, and its environment. Installs the packages if they aren't there."""
     if peer.adapter.endswith(".mjs"):
         return _javascript(peer)
     if peer.adapter == "headrace":
-        return [sys.executable, "-m", "benchmarks.peers.adapters.program", peer.adapter], {
+        return [sys.executable, "-m", "benchmarks.peers.process.program", peer.adapter], {
             "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)
         }
     python, minor = _python(peer.python)
@@ -39,11 +62,12 @@ def command(peer: Peer) -> tuple[list[str | Path], dict[str, str]]:
     place = _place(peer)
     pip = sys.executable if minor == sys.version_info.minor else python
     _once(
-        place, [pip, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--target", place, *packages],
+        place,
+        [pip, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--target", place, *packages],
         packages,
-    )  # fmt: skip
+    )
     # Without the module `site` no other packages are seen.
-    return [python, "-S", "-m", "benchmarks.peers.adapters.program", peer.adapter], {
+    return [python, "-S", "-m", "benchmarks.peers.process.program", peer.adapter], {
         "PYTHONPATH": os.pathsep.join((str(place), str(ROOT)))
     }
 
@@ -104,9 +128,9 @@ def _javascript(peer: Peer) -> tuple[list[str | Path], dict[str, str]]:
         peer.packages,
     )
     # A module finds the packages above its own file, so the file that starts lies beside them.
-    adapters = Path(__file__).with_name("adapters")
-    for module in ("program.mjs", peer.adapter):
-        shutil.copyfile(adapters / module, place / module)
+    here = Path(__file__).parent
+    for module in (here / "process" / "program.mjs", here / "adapters" / peer.adapter):
+        shutil.copyfile(module, place / module.name)
     return [node, place / "program.mjs", peer.adapter], {}
 
 

@@ -21,7 +21,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
         title: the figure, in words.
         kind: `publish` only publishes. `drain` handles a backlog. `pace` publishes at a rate beside a worker. `live`
             publishes as fast as it goes beside the readers.
-        mode: what the handler does, see `adapters/recorder.py`.
+        mode: what the handler does, see `process/recorder.py`.
         keys: how many keys there are.
         ordered: whether a peer that can keep the order of keys is told to.
         batch: messages in a call of publish.
@@ -65,18 +65,23 @@ JOBS: dict[str, Job] = {
         title="from publish to handler at 5,000/s, in batches of 10", kind="pace", rate=5000, batch=10, keys=1000
     ),
     "fanout": Job(
-        title="published, and handled by each of three readers, 10 kB", kind="live", readers=3, note=LARGE_NOTE,
-        batch=10, keys=1000,
+        title="published, and handled by each of three readers, 10 kB",
+        kind="live",
+        readers=3,
+        note=LARGE_NOTE,
+        batch=10,
+        keys=1000,
     ),
     "effect": Job(title="a row written with each ack, each in a transaction of its own", mode="effect", keys=1000),
     "effects": Job(
         title="a row written with each ack, 100 in a transaction", mode="effect", keys=1000, transaction=100
     ),
     "snapshot": Job(title="a backlog drained beside a snapshot that is held", snapshot=True),
-    "blocked": Job(title="a backlog of 100 keys drained beside a key whose handler hangs", mode="hold", keys=100,
-                   ordered=True),
+    "blocked": Job(
+        title="a backlog of 100 keys drained beside a key whose handler hangs", mode="hold", keys=100, ordered=True
+    ),
     "later": Job(title="a backlog drained beside messages that wait for later", later=True, repeats=1),
-}  # fmt: skip
+}
 
 FLUSHED = ("publish", "single", "drain", "latency")
 """The jobs of a peer that flushes each write as a variant: those that its flushing slows."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from benchmarks.peers.adapters.messages import key_of
+from benchmarks.peers.process.messages import key_of
 
 
 class Entry(msgspec.Struct, frozen=True, gc=False):

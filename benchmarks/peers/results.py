@@ -15,7 +15,7 @@ from benchmarks.peers.catalog import PEERS
 from benchmarks.peers.comparing import Row, error_line
 from benchmarks.peers.installing import version
 from benchmarks.peers.jobs import JOBS
-from benchmarks.peers.runs import Sample
+from benchmarks.peers.measuring import Sample
 
 NOISY = 0.05
 """Share of the machine's processor time that other processes took in a run, above which it is marked."""
@@ -27,9 +27,14 @@ def flat(row: Row) -> dict[str, Any]:
     """The result as JSON has it. Figures are medians, for each message."""
     peer = PEERS[row.peer]
     result: dict[str, Any] = {
-        "peer": row.peer, "title": peer.title, "version": version(peer), "server": peer.server,
-        "flushes": peer.flush, "job": row.job, "promised_order": peer.order,
-    }  # fmt: skip
+        "peer": row.peer,
+        "title": peer.title,
+        "version": version(peer),
+        "server": peer.server,
+        "flushes": peer.flush,
+        "job": row.job,
+        "promised_order": peer.order,
+    }
     if not row.samples:
         return {**result, "missing": row.missing or "failed", "failures": row.failures}
     names = ("rate", "client_us", "publisher_us", "server_us", "wal_bytes", "commits", "dead_rows", "growth", "others")
@@ -155,11 +160,17 @@ def cells(row: Row) -> list[str]:
     client = _middle(row.samples, "client_us") or 0.0
     publisher = _middle(row.samples, "publisher_us") or 0.0
     return [
-        title(row), rate, spread, f"{publisher:.0f} + {client:.0f}" if publisher else f"{client:.1f}",
-        _figure(_middle(row.samples, "server_us"), 1), _figure(_middle(row.samples, "wal_bytes"), 0),
-        _figure(_middle(row.samples, "commits"), 3), _figure(_middle(row.samples, "dead_rows"), 3),
-        _figure(_middle(row.samples, "growth"), 0), "; ".join(remarks(row)),
-    ]  # fmt: skip
+        title(row),
+        rate,
+        spread,
+        f"{publisher:.0f} + {client:.0f}" if publisher else f"{client:.1f}",
+        _figure(_middle(row.samples, "server_us"), 1),
+        _figure(_middle(row.samples, "wal_bytes"), 0),
+        _figure(_middle(row.samples, "commits"), 3),
+        _figure(_middle(row.samples, "dead_rows"), 3),
+        _figure(_middle(row.samples, "growth"), 0),
+        "; ".join(remarks(row)),
+    ]
 
 
 def _figure(number: float | None, digits: int) -> str:

@@ -8,7 +8,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -100,38 +100,42 @@ class Templates:
             set_up: sets the peer up in the database with this URL, and closes its connections.
         """
         if key not in self._names:
-            name = f"bench_{secrets.token_hex(6)}"
-            self._names[key] = name
+            name = _created(self.postgres)
             try:
-                with psycopg.connect(self.postgres, autocommit=True) as administrator:
-                    administrator.execute(f"create database {name}")
                 set_up(with_database(self.postgres, name))
             except BaseException:
-                self._drop(self._names.pop(key))
+                _drop(self.postgres, name)
                 raise
+            self._names[key] = name
         return self._names[key]
 
     def close(self) -> None:
         for name in self._names.values():
-            self._drop(name)
-
-    def _drop(self, name: str) -> None:
-        with psycopg.connect(self.postgres, autocommit=True) as administrator:
-            administrator.execute(f"drop database if exists {name} with (force)")
+            _drop(self.postgres, name)
 
 
 @contextmanager
 def _database(server: str, template: str | None = None) -> Iterator[tuple[str, psycopg.Connection[Any]]]:
+    name = _created(server, template)
+    try:
+        dsn = with_database(server, name)
+        with closing(psycopg.connect(dsn, autocommit=True)) as connection:
+            connection.execute("create table effects (number bigint not null)")
+            yield dsn, connection
+    finally:
+        _drop(server, name)
+
+
+def _created(server: str, template: str | None = None) -> str:
     name = f"bench_{secrets.token_hex(6)}"
     with psycopg.connect(server, autocommit=True) as administrator:
         administrator.execute(f"create database {name} template {template or 'template1'}")
-        try:
-            dsn = with_database(server, name)
-            with psycopg.connect(dsn, autocommit=True) as connection:
-                connection.execute("create table effects (number bigint not null)")
-                yield dsn, connection
-        finally:
-            administrator.execute(f"drop database if exists {name} with (force)")
+    return name
+
+
+def _drop(server: str, name: str) -> None:
+    with psycopg.connect(server, autocommit=True) as administrator:
+        administrator.execute(f"drop database if exists {name} with (force)")
 
 
 @contextmanager
@@ -153,9 +157,20 @@ def _command(peer: Peer, data: Path, port: int) -> Sequence[str | Path]:
         if redis is None:
             raise PeerFailed("redis-server is not on the path: apt-get install redis-server")
         return [
-            redis, "--port", str(port), "--bind", "127.0.0.1", "--dir", data, "--save", "", "--appendonly", "yes",
-            "--appendfsync", "always" if peer.flush else "everysec",
-        ]  # fmt: skip
+            redis,
+            "--port",
+            str(port),
+            "--bind",
+            "127.0.0.1",
+            "--dir",
+            data,
+            "--save",
+            "",
+            "--appendonly",
+            "yes",
+            "--appendfsync",
+            "always" if peer.flush else "everysec",
+        ]
     settings = data / "nats.conf"
     settings.write_text(
         f"host: 127.0.0.1\nport: {port}\nmax_payload: 1MB\n"

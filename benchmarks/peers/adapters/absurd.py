@@ -11,10 +11,10 @@ import psycopg
 from absurd_sdk import AsyncAbsurd
 from absurdctl import BUNDLED_SCHEMA_SQL
 
-from benchmarks.peers.adapters.adapter import Adapter, Unable, ended
-from benchmarks.peers.adapters.messages import Message
-from benchmarks.peers.adapters.recorder import Handler
-from benchmarks.peers.adapters.sql import run_script
+from benchmarks.peers.process.adapter import Adapter, Unable, ended
+from benchmarks.peers.process.messages import Message
+from benchmarks.peers.process.recorder import Handler
+from benchmarks.peers.process.sql import run_script
 
 QUEUE = "orders"
 TASK = "handle"

@@ -13,10 +13,10 @@ import asyncpg
 import awa
 from awa.bridge import insert_job
 
-from benchmarks.peers.adapters.adapter import Adapter
-from benchmarks.peers.adapters.messages import Message
-from benchmarks.peers.adapters.recorder import Handler
-from benchmarks.peers.adapters.sql import connect
+from benchmarks.peers.process.adapter import Adapter
+from benchmarks.peers.process.messages import Message
+from benchmarks.peers.process.recorder import Handler
+from benchmarks.peers.process.sql import connect
 
 QUEUE = "orders"
 
@@ -29,8 +29,8 @@ class HandleOrder:
 class Peer(Adapter):
     SETTINGS: ClassVar[dict[str, Any]] = {
         "workers": 256,
-        "connections": 16,
-        "partitions": 32,  # where order counts
+        "connections": 48,
+        "partitions": 16,  # where order counts
         "poll_ms": 200,
         "heartbeat_stale_ms": 0,  # 0 for the default
     }

@@ -15,9 +15,9 @@ from typing import Any, ClassVar
 import sqlalchemy as sa
 from dbos import DBOS, DBOSClient
 
-from benchmarks.peers.adapters.adapter import Adapter
-from benchmarks.peers.adapters.messages import Message
-from benchmarks.peers.adapters.recorder import Handler
+from benchmarks.peers.process.adapter import Adapter
+from benchmarks.peers.process.messages import Message
+from benchmarks.peers.process.recorder import Handler
 
 QUEUE = "orders"
 WORKFLOW = "handle"
@@ -38,10 +38,13 @@ class Peer(Adapter):
     def _launch(self) -> None:
         DBOS(
             config={
-                "name": "peers", "system_database_url": self.url, "sys_db_pool_size": self.settings["pool"],
-                "application_version": VERSION, "log_level": "ERROR",
+                "name": "peers",
+                "system_database_url": self.url,
+                "sys_db_pool_size": self.settings["pool"],
+                "application_version": VERSION,
+                "log_level": "ERROR",
             }
-        )  # fmt: skip
+        )
         DBOS.launch()
 
     async def set_up(self) -> None:

@@ -15,10 +15,10 @@ import nats
 from nats.errors import TimeoutError as NothingThere
 from nats.js.api import ConsumerConfig, StreamConfig
 
-from benchmarks.peers.adapters.adapter import Adapter
-from benchmarks.peers.adapters.messages import Message
-from benchmarks.peers.adapters.recorder import Handler
-from benchmarks.peers.adapters.sql import decode, encode
+from benchmarks.peers.process.adapter import Adapter
+from benchmarks.peers.process.messages import Message
+from benchmarks.peers.process.recorder import Handler
+from benchmarks.peers.process.sql import decode, encode
 
 STREAM = "ORDERS"
 SUBJECTS = "orders.>"
@@ -40,9 +40,11 @@ class Peer(Adapter):
 
     def _consumer(self, reader: int) -> ConsumerConfig:
         return ConsumerConfig(
-            durable_name=_name(reader), max_ack_pending=self.settings["max_ack_pending"],
-            ack_wait=self.settings["ack_wait"], filter_subject=SUBJECTS,
-        )  # fmt: skip
+            durable_name=_name(reader),
+            max_ack_pending=self.settings["max_ack_pending"],
+            ack_wait=self.settings["ack_wait"],
+            filter_subject=SUBJECTS,
+        )
 
     @asynccontextmanager
     async def publisher(self) -> AsyncIterator[None]:

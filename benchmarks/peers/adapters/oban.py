@@ -11,9 +11,9 @@ import oban
 import psycopg
 from oban.schema import install
 
-from benchmarks.peers.adapters.adapter import Adapter
-from benchmarks.peers.adapters.messages import Message
-from benchmarks.peers.adapters.recorder import Handler
+from benchmarks.peers.process.adapter import Adapter
+from benchmarks.peers.process.messages import Message
+from benchmarks.peers.process.recorder import Handler
 
 QUEUE = "orders"
 WAITING = (
@@ -69,9 +69,11 @@ class Peer(Adapter):
         _handlers[:] = [handler]
         async with self._pool() as pool:
             worker = oban.Oban(
-                pool=pool, queues={QUEUE: self.settings["limit"]}, shutdown_grace_period=5.0,
+                pool=pool,
+                queues={QUEUE: self.settings["limit"]},
+                shutdown_grace_period=5.0,
                 lifeline={"interval": self.settings["rescue_seconds"]},
-            )  # fmt: skip
+            )
             async with worker:
                 await stop.wait()
 

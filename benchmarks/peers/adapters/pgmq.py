@@ -14,10 +14,10 @@ from typing import Any, ClassVar
 
 import asyncpg
 
-from benchmarks.peers.adapters.adapter import Adapter
-from benchmarks.peers.adapters.messages import Message
-from benchmarks.peers.adapters.recorder import Handler
-from benchmarks.peers.adapters.sql import connect, decode, encode, pool, run_script
+from benchmarks.peers.process.adapter import Adapter
+from benchmarks.peers.process.messages import Message
+from benchmarks.peers.process.recorder import Handler
+from benchmarks.peers.process.sql import connect, decode, encode, pool, run_script
 
 SEND_BATCH = "select pgmq.send_batch($1, $2::text[]::jsonb[], $3::text[]::jsonb[], $4::integer)"
 SEND = "select pgmq.send($1, $2::text::jsonb, $3::text::jsonb, $4::integer)"

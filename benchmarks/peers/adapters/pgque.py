@@ -14,10 +14,10 @@ from typing import Any, ClassVar
 
 import asyncpg
 
-from benchmarks.peers.adapters.adapter import Adapter, Unable
-from benchmarks.peers.adapters.messages import Message
-from benchmarks.peers.adapters.recorder import Handler
-from benchmarks.peers.adapters.sql import connect, decode, encode, pool, run_script
+from benchmarks.peers.process.adapter import Adapter, Unable
+from benchmarks.peers.process.messages import Message
+from benchmarks.peers.process.recorder import Handler
+from benchmarks.peers.process.sql import connect, decode, encode, pool, run_script
 
 QUEUE = "orders"
 ALL = 2**31 - 1

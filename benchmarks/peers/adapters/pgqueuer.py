@@ -14,10 +14,10 @@ from pgqueuer.adapters.persistence.queries import Queries
 from pgqueuer.core.executors import DatabaseRetryEntrypointExecutor
 from pgqueuer.domain.models import Job
 
-from benchmarks.peers.adapters.adapter import Adapter, ended
-from benchmarks.peers.adapters.messages import Message
-from benchmarks.peers.adapters.recorder import Handler
-from benchmarks.peers.adapters.sql import connect, decode, encode, pool
+from benchmarks.peers.process.adapter import Adapter, ended
+from benchmarks.peers.process.messages import Message
+from benchmarks.peers.process.recorder import Handler
+from benchmarks.peers.process.sql import connect, decode, encode, pool
 
 ENTRYPOINT = "handle"
 WAITING = (

@@ -15,9 +15,9 @@ from typing import Any, ClassVar
 import procrastinate
 from procrastinate import App, PsycopgConnector
 
-from benchmarks.peers.adapters.adapter import Adapter, ended
-from benchmarks.peers.adapters.messages import Message
-from benchmarks.peers.adapters.recorder import Handler
+from benchmarks.peers.process.adapter import Adapter, ended
+from benchmarks.peers.process.messages import Message
+from benchmarks.peers.process.recorder import Handler
 
 
 class Peer(Adapter):
@@ -27,6 +27,7 @@ class Peer(Adapter):
         "delete_jobs": "successful",
         "poll_seconds": 1.0,
         "retry": 1,  # seconds
+        "stalled_seconds": 30.0,  # after which a job of a worker without a heartbeat is tried again
     }
     _app: App
 
@@ -88,9 +89,19 @@ class Peer(Adapter):
                     fetch_job_polling_interval=self.settings["poll_seconds"],
                     shutdown_graceful_timeout=10,
                     install_signal_handlers=False,
+                    update_heartbeat_interval=self.settings["stalled_seconds"] / 3,
+                    stalled_worker_timeout=self.settings["stalled_seconds"],
                 )
             )
-            async with ended(worker):
+            retrying = asyncio.create_task(self._retry_stalled(app))
+            async with ended(worker), ended(retrying):
                 await asyncio.wait([worker, asyncio.create_task(stop.wait())], return_when=asyncio.FIRST_COMPLETED)
                 if worker.done():
                     worker.result()
+
+    async def _retry_stalled(self, app: App) -> None:
+        """The task that its documentation has users write, without which a killed worker's jobs stay as they are."""
+        while True:
+            await asyncio.sleep(self.settings["stalled_seconds"] / 2)
+            for job in await app.job_manager.get_stalled_jobs(seconds_since_heartbeat=self.settings["stalled_seconds"]):
+                await app.job_manager.retry_job(job)

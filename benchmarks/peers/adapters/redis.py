@@ -12,10 +12,10 @@ from typing import Any, ClassVar
 
 import redis.asyncio as redis
 
-from benchmarks.peers.adapters.adapter import Adapter, Unable
-from benchmarks.peers.adapters.messages import Message
-from benchmarks.peers.adapters.recorder import Handler
-from benchmarks.peers.adapters.sql import decode, encode
+from benchmarks.peers.process.adapter import Adapter, Unable
+from benchmarks.peers.process.messages import Message
+from benchmarks.peers.process.recorder import Handler
+from benchmarks.peers.process.sql import decode, encode
 
 STREAM = "orders"
 

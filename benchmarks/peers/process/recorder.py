@@ -43,24 +43,32 @@ class Handler:
     """The handler of a job, which adapters call with each order.
 
     Args:
-        mode: `noop`; `work` awaits a millisecond; `hold` holds message 0 until it is released; `effect` writes a
+        mode: `noop`; `work` awaits a millisecond; `hold` holds one message until it is released; `effect` writes a
             row; `fail` raises for message 0 the first time; `slow` takes `seconds`.
         recorder: gets the observations.
         write: how a row is written where the adapter has no transaction for it.
         seconds: how long a handler of `slow` takes.
+        held: the message that `hold` holds.
     """
 
-    def __init__(self, mode: str, recorder: Recorder, write: Write | None = None, seconds: float = 0.0) -> None:
+    def __init__(
+        self, mode: str, recorder: Recorder, write: Write | None = None, *, seconds: float = 0.0, held: int = 0
+    ) -> None:
         self.mode = mode
         self.recorder = recorder
         self.release = recorder.release
         self._write = write
         self._seconds = seconds
+        self._held = held
         self._failed = False
         kinds: dict[str, Callable[..., Coroutine[Any, Any, None]]] = {
-            "noop": self._noop, "work": self._work, "hold": self._hold, "effect": self._effect, "fail": self._fail,
+            "noop": self._noop,
+            "work": self._work,
+            "hold": self._hold,
+            "effect": self._effect,
+            "fail": self._fail,
             "slow": self._slow,
-        }  # fmt: skip
+        }
         self._handle = kinds[mode]
 
     def __call__(self, order: dict[str, Any], write: Write | None = None) -> Coroutine[Any, Any, None]:
@@ -115,7 +123,7 @@ class Handler:
         await self._awaiting(order, asyncio.sleep(self._seconds))
 
     async def _hold(self, order: dict[str, Any], write: Write | None = None) -> None:
-        if order["number"] == 0:
+        if order["number"] == self._held:
             await self._awaiting(order, self.release.wait())
         else:
             await self._noop(order)

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, ClassVar
 
-from benchmarks.peers.adapters.messages import Message
-from benchmarks.peers.adapters.recorder import Handler
+from benchmarks.peers.process.messages import Message
+from benchmarks.peers.process.recorder import Handler
 
 
 class Unable(Exception):

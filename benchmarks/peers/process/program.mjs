@@ -33,13 +33,14 @@ function made(first, count, keys, note) {
 
 // The handler of a job, and its observations: see recorder.py.
 class Handler {
-  constructor(mode, pool, seconds) {
+  constructor(mode, pool, seconds, held) {
     this.mode = mode;
     this.entries = [];
     this.handled = 0;
     this.released = new Promise((resolve) => (this.release = resolve));
     this.pool = pool;
     this.seconds = seconds;
+    this.held = held;
     this.failed = false;
   }
 
@@ -55,12 +56,12 @@ class Handler {
     this.note(order.number, order.at);
     if (this.mode === "work") await sleep(WORK);
     else if (this.mode === "slow") await sleep(this.seconds * 1000);
-    else if (this.mode === "hold" && order.number === 0) await this.released;
+    else if (this.mode === "hold" && order.number === this.held) await this.released;
     else if (this.mode === "effect") {
       write ??= (text, values) => this.pool.query(text, values);
       await write("insert into effects (number) values ($1)", [order.number]);
     }
-    if (["work", "slow"].includes(this.mode) || (this.mode === "hold" && order.number === 0))
+    if (["work", "slow"].includes(this.mode) || (this.mode === "hold" && order.number === this.held))
       this.note(~order.number, order.at);
     this.handled += 1;
   }
@@ -153,10 +154,10 @@ class Program {
     return {};
   }
 
-  async consume({ reader, mode, trace, effects, seconds }) {
+  async consume({ reader, mode, trace, effects, seconds = 0, held = 0 }) {
     this.trace = trace;
     this.pool = effects ? new Pool({ connectionString: effects, max: 16 }) : undefined;
-    this.handler = new Handler(mode, this.pool, seconds);
+    this.handler = new Handler(mode, this.pool, seconds, held);
     this.consuming = this.peer.consume(this.handler, reader, this.stopped);
     this.consuming.catch((error) => say({ failed: String(error.stack) }));
     let last = 0;

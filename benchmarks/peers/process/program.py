@@ -1,4 +1,4 @@
-"""The process of a peer: `python -m benchmarks.peers.adapters.program ADAPTER JSON`.
+"""The process of a peer: `python -m benchmarks.peers.process.program ADAPTER JSON`.
 
 Commands come as lines of JSON on standard input and are answered in their order, with a line of JSON each. While it
 consumes, the process also reports how many messages were handled. The modules in JavaScript have the same protocol.
@@ -18,9 +18,9 @@ from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Any
 
-from benchmarks.peers.adapters.adapter import Adapter, Unable
-from benchmarks.peers.adapters.messages import Message, message
-from benchmarks.peers.adapters.recorder import Handler, Recorder, Write
+from benchmarks.peers.process.adapter import Adapter, Unable
+from benchmarks.peers.process.messages import Message, message
+from benchmarks.peers.process.recorder import Handler, Recorder, Write
 
 PROGRESS_EVERY = 0.02
 
@@ -133,16 +133,16 @@ class Program:
         return {}
 
     async def _do_consume(
-        self, reader: int, mode: str, trace: str, effects: str | None = None, seconds: float = 0.0
+        self, reader: int, mode: str, trace: str, effects: str | None = None, seconds: float = 0.0, held: int = 0
     ) -> dict[str, Any]:
         self._trace = Path(trace)
         write: Write | None = None
         if effects is not None:
-            from benchmarks.peers.adapters import sql  # peers with servers of their own need no Postgres
+            from benchmarks.peers.process import sql  # peers with servers of their own need no Postgres
 
             connections = await self._publishing.enter_async_context(sql.pool(effects, 16))
             write = connections.execute
-        handler = Handler(mode, self._recorder, write, seconds)
+        handler = Handler(mode, self._recorder, write, seconds=seconds, held=held)
         self._consuming = asyncio.create_task(self._adapter.consume(handler, reader, self._stop))
         self._consuming.add_done_callback(self._ended)
         self._progress = asyncio.create_task(self._report())
