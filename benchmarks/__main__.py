@@ -19,10 +19,11 @@ from benchmarks.chaos import command as chaos
 from benchmarks.checks import CheckFailed
 from benchmarks.figures import command as figures
 from benchmarks.harness import Options
+from benchmarks.peers import command as peers
 from benchmarks.soak import command as soak
 from benchmarks.suite import IN_ALL, SUITE
 
-COMMANDS = {"chaos": chaos.main, "report": figures.main, "soak": soak.main}
+COMMANDS = {"chaos": chaos.main, "peers": peers.main, "report": figures.main, "soak": soak.main}
 """Commands with arguments of their own."""
 
 

@@ -86,22 +86,33 @@ STOCK = {
 
 
 @contextmanager
-def server(url: str | None, data_dir: Path | None = None, *, stock: bool = False) -> Iterator[str]:
+def server(
+    url: str | None, data_dir: Path | None = None, *, stock: bool = False, port: int | None = None
+) -> Iterator[str]:
     """The URL of the given server, or of an embedded one.
 
     The embedded server is made for this and destroyed afterwards. With `stock` it has Postgres's
-    default settings.
+    default settings, and with a `port` it listens on TCP.
     """
     if url is not None:
         yield url
         return
+    with embedded(data_dir, stock=stock, port=port) as (_, given):
+        yield given
+
+
+@contextmanager
+def embedded(
+    data_dir: Path | None = None, *, stock: bool = False, port: int | None = None
+) -> Iterator[tuple[EmbeddedPostgres, str]]:
+    """An embedded server as `server` starts it, and its URL."""
     # Beside the ordinary data, so on a real disk. A temporary directory may be in memory, where a
     # commit costs nothing.
     place = data_dir or default_data_dir().with_name(f"benchmarks-{secrets.token_hex(4)}")
-    postgres = EmbeddedPostgres(place, settings=ROOM | (STOCK if stock else {}))
+    postgres = EmbeddedPostgres(place, port, settings=ROOM | (STOCK if stock else {}))
     try:
         with postgres.acquire() as handle:
-            yield handle.url
+            yield postgres, handle.url
     finally:
         if data_dir is None:
             postgres.destroy()
@@ -118,7 +129,7 @@ async def bench(options: Options) -> AsyncIterator[Bench]:
         try:
             if options.jit is not None:
                 await administrator.execute(f"alter database {name} set jit = {options.jit}")
-            async with _opened(_with_database(options.server, name), options.index_keys) as fresh:
+            async with _opened(with_database(options.server, name), options.index_keys) as fresh:
                 yield fresh
         finally:
             await administrator.execute(f"drop database if exists {name} with (force)")
@@ -153,7 +164,8 @@ async def _opened(dsn: str, index_keys: bool = False) -> AsyncIterator[Bench]:
         await database.close()
 
 
-def _with_database(url: str, name: str) -> str:
+def with_database(url: str, name: str) -> str:
+    """The URL of another database of the same server."""
     return urlsplit(url)._replace(path=f"/{name}").geturl()
 
 

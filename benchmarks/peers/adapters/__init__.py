@@ -1,0 +1,1 @@
+"""One module per peer: how its documentation says that it is used, with its settings."""
