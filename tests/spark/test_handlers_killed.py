@@ -178,3 +178,79 @@ async def gone(process: psutil.Process) -> None:
     with anyio.fail_after(PATIENCE):
         while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:  # noqa: ASYNC110 - it says nothing when it ends
             await anyio.sleep(0.05)
+
+
+KILLED = """
+import os
+from pathlib import Path
+
+from pyspark.sql import Window
+from pyspark.sql import functions as sql
+from pyspark.sql.types import LongType
+
+from headrace import App
+from headrace_spark import spark_consumer
+
+app = App(streams=["orders"])
+twice = sql.udf(lambda number: 2 * number, LongType())  # it keeps an object of the session that was there at its first use
+
+
+@spark_consumer(app, "orders", schema="n bigint", publishes="copies", max_rows=50, max_wait="0.2s", backoff=0.0, max_deliver=1)
+def copied(df):
+    java = df.sparkSession.sparkContext._jvm.java.lang.ProcessHandle.current().pid()
+    Path(os.environ["PLACE"], "java").write_text(str(java))
+    place = sql.row_number().over(Window.partitionBy("key").orderBy("seq"))
+    return df.select("key", twice("data.n").alias("n"), place.alias("place")).repartition(2, "key").sortWithinPartitions("key", "place")
+"""
+
+
+@pytest.mark.torture
+async def test_java_is_killed_under_a_module_s_functions_and_no_message_is_lost_or_a_dead_letter(
+    dsn: str, tmp_path: Path
+) -> None:
+    """A supervisor starts the process again whenever it has ended with 69. An attempt that counted would be a dead letter."""
+    kills, messages = 5, 2000
+    results = "select key, data->>'n' from headrace_streams.copies order by seq"
+    (tmp_path / "killed.py").write_text(KILLED)
+    variables = {"PLACE": str(tmp_path), "HEADRACE_DATABASE": dsn, "HEADRACE_DATA": str(tmp_path / "data")}
+    app = App(dsn, streams=["orders", "copies"])
+    log = (tmp_path / "log").open("wb")
+
+    def started() -> subprocess.Popen[bytes]:
+        (tmp_path / "java").unlink(missing_ok=True)
+        command = [sys.executable, "-m", "headrace.cli.main", "run", "killed:app"]
+        return subprocess.Popen(command, cwd=tmp_path, env=environment(**variables), stdout=log, stderr=log)
+
+    async def java() -> psutil.Process:
+        with anyio.fail_after(PATIENCE):
+            while not (text := _read(tmp_path / "java")):
+                assert process.poll() is None, (tmp_path / "log").read_text()
+                await anyio.sleep(0.02)
+        return psutil.Process(int(text))
+
+    process = started()
+    try:
+        async with app:
+            await app.publish_many("orders", [(f"k{n % 40}", {"n": n}) for n in range(messages)])
+            for killed in range(kills):
+                found = await java()
+                await anyio.sleep(0.05 * killed)  # in another part of the work each time
+                found.kill()
+                assert await anyio.to_thread.run_sync(process.wait, PATIENCE) == 69, (tmp_path / "log").read_text()
+                process = started()
+            with anyio.fail_after(PATIENCE):
+                while len(rows := await app.database.fetch(results)) < messages:  # noqa: ASYNC110 - another process publishes them
+                    await anyio.sleep(0.2)
+            assert [(row[0], int(row[1])) for row in rows if row[0] == "k7"] == [
+                ("k7", 2 * n) for n in range(7, messages, 40)
+            ]
+            assert sorted(int(row[1]) for row in rows) == [2 * n for n in range(messages)]
+            assert await dead_letters(app, "copied") == []
+    finally:
+        process.kill()
+        process.wait()
+        log.close()
+
+
+def _read(file: Path) -> str:
+    return file.read_text() if file.exists() else ""
