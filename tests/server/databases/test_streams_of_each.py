@@ -63,16 +63,16 @@ async def test_the_data_plane_serves_streams_of_each_database(two: Api) -> None:
 
 
 async def test_a_request_publishes_to_several_streams_of_one_database(two: Api) -> None:
-    for stream, database in (("pair_1", "eu"), ("pair_2", "eu"), ("alone", None)):
+    for stream, database in (("pair_1", "eu"), ("pair_2", "eu"), ("single", None)):
         await two.stream(stream, **({"database": database} if database else {}))
 
     def messages(*streams: str) -> dict[str, Any]:
         return {"messages": [{"stream": stream, "key": "a", "data": 1} for stream in streams]}
 
     assert await two.post("/messages", messages("pair_2", "pair_1")) == {"data": {"published": 2}}
-    answer = await two.refused("POST", "/messages", messages("pair_1", "alone"), status=404)
+    answer = await two.refused("POST", "/messages", messages("pair_1", "single"), status=404)
     assert list(answer["validation_errors"]) == ["messages[1].stream"]
-    listed = [(await two.get(f"/streams/{stream}/messages"))["data"] for stream in ("pair_1", "pair_2", "alone")]
+    listed = [(await two.get(f"/streams/{stream}/messages"))["data"] for stream in ("pair_1", "pair_2", "single")]
     assert [len(one) for one in listed] == [1, 1, 0]
 
 
