@@ -24,7 +24,12 @@ async def hotkeys(options: Options) -> Result:
         limit_is=LIMIT_IS,
         variants={
             "half_on_one_key": {**figures(half), "settings": half_settings, "checks": half_proven},
-            "ack_before_next": {**figures(strict), "settings": strict_settings, "checks": strict_proven},
+            "ack_before_next": {
+                **figures(strict),
+                "of_rate": strict.rate / ten.rate,
+                "settings": strict_settings,
+                "checks": strict_proven,
+            },
         },
         settings=settings,
         checks=proven,
