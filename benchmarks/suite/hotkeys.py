@@ -42,7 +42,12 @@ async def hotkeys(options: Options) -> Result:
         limit_is=LIMIT_IS,
         variants={
             "half_on_one_key": {**figures(half), "settings": half_settings, "checks": half_proven},
-            "ack_before_next": {**figures(strict), "settings": strict_settings, "checks": strict_proven},
+            "ack_before_next": {
+                **figures(strict),
+                "of_rate": strict.rate / ten.rate,
+                "settings": strict_settings,
+                "checks": strict_proven,
+            },
             "handlers_of_1_ms": {
                 **figures(Measured(waiting["off"].samples, loops)),
                 "limit_is": "10 bare loops that await 1 ms for each message of their key",

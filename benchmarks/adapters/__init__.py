@@ -1,0 +1,1 @@
+"""An adapter of Headrace for the harness of hardbyte/postgresql-job-queue-benchmarking. The folder is complete by itself."""
