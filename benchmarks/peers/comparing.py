@@ -20,9 +20,10 @@ from benchmarks.peers.servers import Templates
 
 FEWEST, MOST = 200, 200_000
 """Messages of a backlog."""
-PROBES = (1000, 20_000)
+PROBES = (1000, 10_000)
 """Messages of the runs that find out how many a backlog must have. The second one is for peers that are fast."""
-FAST = 5000.0
+SHORT = 0.5
+"""Seconds of a probe that say too little, since the last acks count much in them."""
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -134,7 +135,7 @@ class Comparison:
             for count in PROBES:
                 probe = self._run(name, JOBS[_pattern(job)], count)
                 self._rates[name, _pattern(job)] = probe.rate
-                if probe.rate < FAST:
+                if probe.rate * SHORT < count:
                     break
         rate = self._rates.get((name, _pattern(job)), 0.0)
         return self._run(name, JOBS[job], int(max(FEWEST, min(MOST, rate * self.settings.seconds))))

@@ -64,10 +64,12 @@ def remarks(row: Row) -> list[str]:
         found.append(f"{worst['disordered']:,} out of order" if promised else "not asked for order")
     if JOBS[row.job].mode == "effect" and not peer.effect:
         found.append("the row and the ack in separate transactions")
+    if JOBS[row.job].mode == "hold" and peer.loop:
+        found.append("its loop acks a batch once all of it is done")
     if not peer.flush:
         found.append("writes are not flushed each")
-    if len(row.samples) and max(sample.others for sample in row.samples) > NOISY:
-        found.append(f"noise: others took {max(sample.others for sample in row.samples):.0%} of the machine")
+    if (noise := max(sample.others for sample in row.samples)) > NOISY:
+        found.append(f"noise: others took {noise:.0%} of the machine")
     if row.failures:
         found.append(f"failed once: {error_line(row.failures)}")
     return [*found, *dict.fromkeys(note for sample in row.samples for note in sample.notes)]
