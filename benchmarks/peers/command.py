@@ -22,6 +22,9 @@ from benchmarks.peers.jobs import JOBS
 from benchmarks.peers.schedules import SCHEDULES
 from benchmarks.peers.servers import free_port
 
+INTERRUPTED = 130
+"""The exit code of a command that was interrupted."""
+
 QUICK_PEERS = ("headrace", "pgmq")
 QUICK_JOBS = ("publish", "single", "drain", "work", "latency", "effects", "snapshot", "blocked")
 
@@ -54,7 +57,8 @@ def main(arguments: Sequence[str]) -> int:
             budget=asked.minutes * 60,
         )
         known = _known(url) | {"settings": msgspec.to_builtins(settings) | {"postgres": asked.database or "embedded"}}
-        rows = Comparison(settings).run()
+        comparison = Comparison(settings)
+        rows = comparison.run()
     results.show(console, rows)
     if asked.json:
         asked.json.write_bytes(
@@ -65,6 +69,8 @@ def main(arguments: Sequence[str]) -> int:
     if asked.chart:
         charted = [row for row in rows if row.job in (asked.charted or jobs)]
         asked.chart.write_text(chart.svg(charted, _about(known)))
+    if comparison.interrupted:
+        return INTERRUPTED
     return 1 if results.broken(rows, "headrace") or not any(row.samples for row in rows) else 0
 
 

@@ -71,6 +71,7 @@ class Comparison:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
+        self.interrupted = False
         self._templates = Templates(settings.postgres)
         self.rows: dict[tuple[str, str], Row] = {}
         self._launch: dict[str, dict[str, Any]] = {}
@@ -79,8 +80,12 @@ class Comparison:
         self._start = time.monotonic()
 
     def run(self) -> list[Row]:
+        """Run everything. An interrupt ends it, with the results that there are by then."""
         try:
             self._run_all()
+        except KeyboardInterrupt:
+            say("interrupted")
+            self.interrupted = True
         finally:
             self._templates.close()
         return list(self.rows.values())
