@@ -23,7 +23,7 @@ from benchmarks.timing import milliseconds
 
 WARM_UP = 1.0
 """Seconds of a pace that are not measured."""
-STALL = 1.0
+STALL = 2.0
 """Seconds without a message after which a backlog beside a blocked key is as far as it gets."""
 LATER = 86_400.0
 """Seconds until the messages of `later` are due."""

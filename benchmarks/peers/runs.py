@@ -14,7 +14,7 @@ import msgspec
 
 from benchmarks.peers import judging, readings, servers
 from benchmarks.peers.catalog import Peer
-from benchmarks.peers.children import Child, PeerFailed, started
+from benchmarks.peers.children import Child, NoAnswer, PeerFailed, started
 from benchmarks.peers.jobs import Job
 from benchmarks.peers.judging import Entry
 from benchmarks.peers.readings import Reading
@@ -86,7 +86,11 @@ class Run:
         return left
 
     def ask(self, child: Child, command: str, **arguments: Any) -> dict[str, Any]:
-        return child.ask(command, self.left, **arguments)
+        child.send(command, **arguments)
+        try:
+            return child.answer(self.left)
+        except NoAnswer:
+            raise PeerFailed(f"not done within {self.effort.limit:.0f} s: no answer to `{command}`") from None
 
     def publish(self, first: int, most: int, seconds: float, batch: int, **options: Any) -> dict[str, Any]:
         return self.ask(
