@@ -23,6 +23,10 @@ class PeerFailed(Exception):
     """The peer's process failed, or did not answer in time."""
 
 
+class NoAnswer(PeerFailed):
+    """The peer's process did not answer in time."""
+
+
 class PeerUnable(Exception):
     """The peer has no such feature."""
 
@@ -79,7 +83,7 @@ class Child:
         try:
             answer = self._answers.get(timeout=limit)
         except queue.Empty:
-            raise PeerFailed(f"no answer within {limit:.0f} s") from None
+            raise NoAnswer(f"no answer within {limit:.0f} s") from None
         if failed := answer.get("failed"):
             raise PeerFailed(str(failed).strip())
         if unable := answer.get("unable"):

@@ -22,6 +22,9 @@ from benchmarks.peers.jobs import JOBS
 from benchmarks.peers.schedules import SCHEDULES
 from benchmarks.peers.servers import free_port
 
+INTERRUPTED = 130
+"""The exit code of a command that was interrupted."""
+
 QUICK_PEERS = ("headrace", "pgmq")
 QUICK_JOBS = ("publish", "single", "drain", "work", "latency", "effects", "snapshot", "blocked")
 
@@ -46,7 +49,7 @@ def main(arguments: Sequence[str]) -> int:
             jobs=jobs,
             options=options,
             repeats=asked.repeats or (1 if asked.quick else 3),
-            seconds=asked.seconds or (0.5 if asked.quick else 1.5),
+            seconds=asked.seconds or (0.5 if asked.quick else 1.2),
             processes=asked.processes,
             later=asked.later,
             later_seconds=asked.later_seconds,
@@ -54,7 +57,8 @@ def main(arguments: Sequence[str]) -> int:
             budget=asked.minutes * 60,
         )
         known = _known(url) | {"settings": msgspec.to_builtins(settings) | {"postgres": asked.database or "embedded"}}
-        rows = Comparison(settings).run()
+        comparison = Comparison(settings)
+        rows = comparison.run()
     results.show(console, rows)
     if asked.json:
         asked.json.write_bytes(
@@ -65,6 +69,8 @@ def main(arguments: Sequence[str]) -> int:
     if asked.chart:
         charted = [row for row in rows if row.job in (asked.charted or jobs)]
         asked.chart.write_text(chart.svg(charted, _about(known)))
+    if comparison.interrupted:
+        return INTERRUPTED
     return 1 if results.broken(rows, "headrace") or not any(row.samples for row in rows) else 0
 
 
@@ -151,9 +157,9 @@ def _parser() -> argparse.ArgumentParser:
     add("--data-dir", type=Path, metavar="DIR", help="where the started server keeps its data, and keep it")
     add("--processes", type=int, default=1, metavar="N", help="worker processes (default: 1; `cores` has one per core)")
     add("--repeats", type=int, metavar="N", help="how often each job is done (default: 3); the median counts")
-    add("--seconds", type=float, metavar="S", help="about how long the measured part of a run takes (default: 1.5)")
+    add("--seconds", type=float, metavar="S", help="about how long the measured part of a run takes (default: 1.2)")
     add("--later", type=int, default=1_000_000, metavar="N", help="messages that wait for later (default: 1,000,000)")
-    add("--later-seconds", type=float, default=20, metavar="S", help="the time to publish them, at most (default: 20)")
+    add("--later-seconds", type=float, default=15, metavar="S", help="the time to publish them, at most (default: 15)")
     add("--limit", type=float, default=60, metavar="S", help="give up a run after this time (default: 60)")
     add("--minutes", type=float, default=35, metavar="M", help="repeat jobs no further after this time (default: 35)")
     add("--json", type=Path, metavar="FILE", help="write the results there, too")

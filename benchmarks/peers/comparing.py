@@ -20,9 +20,10 @@ from benchmarks.peers.servers import Templates
 
 FEWEST, MOST = 200, 200_000
 """Messages of a backlog."""
-PROBES = (1000, 20_000)
+PROBES = (1000, 10_000)
 """Messages of the runs that find out how many a backlog must have. The second one is for peers that are fast."""
-FAST = 5000.0
+SHORT = 0.5
+"""Seconds of a probe that say too little, since the last acks count much in them."""
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,6 +71,7 @@ class Comparison:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
+        self.interrupted = False
         self._templates = Templates(settings.postgres)
         self.rows: dict[tuple[str, str], Row] = {}
         self._launch: dict[str, dict[str, Any]] = {}
@@ -78,8 +80,12 @@ class Comparison:
         self._start = time.monotonic()
 
     def run(self) -> list[Row]:
+        """Run everything. An interrupt ends it, with the results that there are by then."""
         try:
             self._run_all()
+        except KeyboardInterrupt:
+            say("interrupted")
+            self.interrupted = True
         finally:
             self._templates.close()
         return list(self.rows.values())
@@ -134,7 +140,7 @@ class Comparison:
             for count in PROBES:
                 probe = self._run(name, JOBS[_pattern(job)], count)
                 self._rates[name, _pattern(job)] = probe.rate
-                if probe.rate < FAST:
+                if probe.rate * SHORT < count:
                     break
         rate = self._rates.get((name, _pattern(job)), 0.0)
         return self._run(name, JOBS[job], int(max(FEWEST, min(MOST, rate * self.settings.seconds))))

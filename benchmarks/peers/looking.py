@@ -34,7 +34,7 @@ def look(
     schedules: Sequence[str],
     options: Mapping[str, Mapping[str, Any]],
 ) -> list[Seen]:
-    """Run schedules against peers.
+    """Run schedules against peers. An interrupt ends it, with what was seen by then.
 
     Args:
         postgres: the URL of the server.
@@ -58,6 +58,8 @@ def look(
             for schedule in schedules:
                 seen.append(Seen(schedule, name, installing.version(peer), _looked(stage, schedule)))
                 say(f"{schedule} {name}: {seen[-1].seen}")
+    except KeyboardInterrupt:
+        say("interrupted")
     finally:
         templates.close()
     return seen

@@ -23,7 +23,7 @@ from benchmarks.timing import milliseconds
 
 WARM_UP = 1.0
 """Seconds of a pace that are not measured."""
-STALL = 1.0
+STALL = 2.0
 """Seconds without a message after which a backlog beside a blocked key is as far as it gets."""
 LATER = 86_400.0
 """Seconds until the messages of `later` are due."""
@@ -72,6 +72,7 @@ def measure(peer: Peer, job: Job, effort: Effort, templates: Templates, launch: 
 
 
 def _publish(run: Run) -> Sample:
+    run.ask(run.publisher, "stored")  # with its connections open, as those of a service are
     before, start = run.place.written(), run.read(run.publisher)
     done = run.publish(0, 10**9, run.effort.seconds, run.job.batch)
     used = run.read(run.publisher).since(start)
@@ -91,10 +92,11 @@ def _drain(run: Run) -> Sample:
             stack.callback(servers.Snapshot(run.place.dsn).close)
         if job.later:
             _fill_later(run)
+        run.launch((os.cpu_count() or 1) if job.per_core else run.effort.processes)
         if run.publish(0, count, run.effort.limit, 100)["count"] != count:
             raise PeerFailed("the backlog was not published in time")
         run.close_publisher()
-        run.ready((os.cpu_count() or 1) if job.per_core else run.effort.processes)
+        run.ready()
         run.analyze()
         before, start = run.place.written(), run.read(*run.consumers)
         run.consume()
@@ -146,7 +148,8 @@ def _beside_a_blocked_key(run: Run, observed: list[Entry], passed: int, sample: 
 
 def _pace(run: Run) -> Sample:
     job, seconds = run.job, run.effort.seconds * 2
-    run.ready(run.effort.processes)
+    run.launch(run.effort.processes)
+    run.ready()
     run.consume()
     pace = partial(run.ask, run.publisher, "pace", rate=job.rate, batch=job.batch, keys=job.keys, note=job.note)
     first = pace(first=0, seconds=WARM_UP)["count"]
@@ -174,8 +177,10 @@ def _pace(run: Run) -> Sample:
 
 def _live(run: Run) -> Sample:
     job = run.job
-    run.ready(job.readers)
+    run.launch(job.readers)
+    run.ready()
     run.consume()
+    run.ask(run.publisher, "stored")
     before, start = run.place.written(), run.read(run.publisher, *run.consumers)
     done = run.publish(0, 10**9, run.effort.seconds, job.batch)
     count = done["count"]

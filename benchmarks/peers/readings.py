@@ -60,19 +60,20 @@ class Written(msgspec.Struct, frozen=True):
         return Written(**{**difference, "commits": max(0, difference["commits"] - 2)})
 
 
-def read(clients: Sequence[int], servers: Sequence[int]) -> Reading:
+def read(clients: Sequence[int], servers: Sequence[int], besides: Sequence[int]) -> Reading:
     """Read the counters.
 
     Args:
         clients: process ids of the peer's processes.
         servers: those of the servers of this machine, whose children count, too.
+        besides: those of the harness's other processes.
     """
     return Reading(
         time.monotonic(),
         sum(map(_used, clients)),
         sum(map(_used_with_children, servers)),
         _busy(),
-        time.process_time(),
+        time.process_time() + sum(map(_used, besides)),
     )
 
 

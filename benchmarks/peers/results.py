@@ -36,7 +36,7 @@ def flat(row: Row) -> dict[str, Any]:
         "promised_order": peer.order,
     }
     if not row.samples:
-        return {**result, "missing": row.missing or "failed", "failures": row.failures}
+        return {**result, "missing": remarks(row)[0], "failures": row.failures}
     names = ("rate", "client_us", "publisher_us", "server_us", "wal_bytes", "commits", "dead_rows", "growth", "others")
     return {
         **result,
@@ -54,7 +54,8 @@ def remarks(row: Row) -> list[str]:
     """What must be known about a figure."""
     peer = PEERS[row.peer]
     if not row.samples:
-        return [row.missing or f"failed: {error_line(row.failures)}"]
+        failed = f"failed: {error_line(row.failures)}" if row.failures else "not measured"
+        return [row.missing or failed]
     worst = {name: max(getattr(one, name) for one in row.samples) for name in ("lost", "doubled", "disordered")}
     found = [f"{worst[name]:,} {name}" for name in ("lost", "doubled") if worst[name]]
     if worst["disordered"] and not peer.order:
@@ -64,10 +65,12 @@ def remarks(row: Row) -> list[str]:
         found.append(f"{worst['disordered']:,} out of order" if promised else "not asked for order")
     if JOBS[row.job].mode == "effect" and not peer.effect:
         found.append("the row and the ack in separate transactions")
+    if JOBS[row.job].mode == "hold" and peer.loop:
+        found.append("its loop acks a batch once all of it is done")
     if not peer.flush:
         found.append("writes are not flushed each")
-    if len(row.samples) and max(sample.others for sample in row.samples) > NOISY:
-        found.append(f"noise: others took {max(sample.others for sample in row.samples):.0%} of the machine")
+    if (noise := max(sample.others for sample in row.samples)) > NOISY:
+        found.append(f"noise: others took {noise:.0%} of the machine")
     if row.failures:
         found.append(f"failed once: {error_line(row.failures)}")
     return [*found, *dict.fromkeys(note for sample in row.samples for note in sample.notes)]

@@ -14,7 +14,7 @@ import msgspec
 
 from benchmarks.peers import judging, readings, servers
 from benchmarks.peers.catalog import Peer
-from benchmarks.peers.children import Child, PeerFailed, started
+from benchmarks.peers.children import Child, NoAnswer, PeerFailed, started
 from benchmarks.peers.jobs import Job
 from benchmarks.peers.judging import Entry
 from benchmarks.peers.readings import Reading
@@ -65,7 +65,15 @@ class Run:
         self.consumers: list[Child] = []
 
     def start(self) -> Child:
-        return self._stack.enter_context(started(self._launch, self.left))
+        """Start a process of the peer, and wait until it is ready for commands."""
+        child = self._launched()
+        child.answer(self.left)
+        return child
+
+    def _launched(self) -> Child:
+        child = self._launch()
+        self._stack.callback(child.close)
+        return child
 
     def close(self) -> None:
         self._stack.close()
@@ -78,7 +86,11 @@ class Run:
         return left
 
     def ask(self, child: Child, command: str, **arguments: Any) -> dict[str, Any]:
-        return child.ask(command, self.left, **arguments)
+        child.send(command, **arguments)
+        try:
+            return child.answer(self.left)
+        except NoAnswer:
+            raise PeerFailed(f"not done within {self.effort.limit:.0f} s: no answer to `{command}`") from None
 
     def publish(self, first: int, most: int, seconds: float, batch: int, **options: Any) -> dict[str, Any]:
         return self.ask(
@@ -93,10 +105,15 @@ class Run:
             **options,
         )
 
-    def ready(self, processes: int) -> None:
-        """Start the worker processes, which don't consume yet. They take the place of earlier ones."""
-        self.consumers = [self.start() for _ in range(processes)]
+    def launch(self, processes: int) -> None:
+        """Launch worker processes, which get ready while something else is done. They take the place of earlier ones."""
+        self.consumers = [self._launched() for _ in range(processes)]
         self._traces = {}
+
+    def ready(self) -> None:
+        """Wait until the worker processes are ready for commands."""
+        for child in self.consumers:
+            child.answer(self.left)
 
     def consume(self, **options: Any) -> None:
         """Start to consume in each worker process.
@@ -117,7 +134,11 @@ class Run:
         return sum(child.handled for child in self.consumers)
 
     def wait(self, expected: int, silence: float = SILENCE) -> bool:
-        """Wait until so many messages were handled, over all readers. Returns False after `silence` without any."""
+        """Wait until so many messages were handled, over all readers.
+
+        Returns:
+            False after `silence` seconds without any, once there was one.
+        """
         seen, since = -1, time.monotonic()
         while (handled := self.handled) < expected:
             for child in self.consumers:
@@ -125,7 +146,7 @@ class Run:
                     raise PeerFailed(child.died)
             if handled != seen:
                 seen, since = handled, time.monotonic()
-            elif time.monotonic() - since > silence:
+            elif time.monotonic() - since > (silence if handled else SILENCE):
                 return False
             time.sleep(min(0.005, self.left))
         return True
@@ -140,7 +161,9 @@ class Run:
             time.sleep(0.01)
 
     def read(self, *children: Child) -> Reading:
-        return readings.read([child.pid for child in children], self.place.processes)
+        """Read the counters, with these processes as the clients."""
+        others = [child.pid for child in (self.publisher, *self.consumers) if child not in children]
+        return readings.read([child.pid for child in children], self.place.processes, others)
 
     def stop(self) -> dict[int, list[Entry]]:
         """Stop the workers, and return what they observed, by reader."""

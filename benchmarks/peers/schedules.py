@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from functools import partial
 from typing import Any
 
@@ -16,7 +16,8 @@ import msgspec
 
 from benchmarks.peers import measuring, runs
 from benchmarks.peers.catalog import Peer
-from benchmarks.peers.children import wait_for
+from benchmarks.peers.children import PeerFailed, wait_for
+from benchmarks.peers.comparing import error_line
 from benchmarks.peers.jobs import SMALL_NOTE, Job
 from benchmarks.peers.runs import Effort, Run
 from benchmarks.peers.servers import Templates
@@ -66,7 +67,8 @@ def overtaken(stage: Stage) -> str:
     """a retry, and later messages of its key"""
     with stage.open(_job("fail", keys=1)) as run:
         _publish(run, 0, 3, batch=1)
-        run.ready(1)
+        run.launch(1)
+        run.ready()
         run.consume()
         if not run.wait(3, LIMIT / 2):
             return f"{run.handled} of 3 were handled within {LIMIT / 2:.0f} s"
@@ -81,13 +83,15 @@ def killed(stage: Stage) -> str:
     """a worker killed between two acks"""
     with stage.open(_job("hold", keys=3, ordered=False)) as run:
         _publish(run, 0, 3, batch=3)
-        run.ready(1)
+        run.launch(1)
+        run.ready()
         run.consume(held=1)
         run.wait(2, LIMIT / 3)
         time.sleep(QUIET)
         run.consumers[0].kill()
         start = time.monotonic()
-        run.ready(1)
+        run.launch(1)
+        run.ready()
         run.consume(mode="noop")
         child = run.consumers[0]
         came = wait_for(lambda: child.handled > 0, LIMIT)
@@ -105,7 +109,8 @@ def blocked(stage: Stage) -> str:
     """a key whose handler hangs, and its neighbours"""
     with stage.open(_job("hold", keys=10)) as run:
         _publish(run, 0, 100, batch=100)
-        run.ready(1)
+        run.launch(1)
+        run.ready()
         run.consume()
         run.wait(100, QUIET)
         _publish(run, 100, 100, batch=100)
@@ -126,7 +131,8 @@ def late(stage: Stage) -> str:
     """a commit that comes late"""
     with stage.open(_job("noop", keys=2, ordered=False)) as run:
         run.ask(run.publisher, "late", first=0, keys=2, note=SMALL_NOTE)
-        run.ready(1)
+        run.launch(1)
+        run.ready()
         run.consume()
         passed = run.wait(1, LIMIT / 3)
         time.sleep(QUIET)
@@ -145,7 +151,8 @@ def late_ack(stage: Stage) -> str:
         return "it has no such timeout"
     with stage.open(_job("slow", keys=1, ordered=False)) as run:
         _publish(run, 0, 1, batch=1)
-        run.ready(2)
+        run.launch(2)
+        run.ready()
         run.consume(seconds=3 * TIMEOUT)
         run.wait(1, LIMIT / 2)
         time.sleep(2 * TIMEOUT)
@@ -167,18 +174,20 @@ def restart(stage: Stage) -> str:
     with stage.open(_job("hold", keys=10, ordered=False)) as run:
         _publish(run, 0, 100, batch=100)
         run.close_publisher()
-        run.ready(1)
+        run.launch(1)
+        run.ready()
         run.consume()
         run.wait(99, QUIET)
         stage.restart()
-        run.ask(run.consumers[0], "release")
+        child = run.consumers[0]
+        with suppress(PeerFailed):  # it may have ended
+            child.send("release")
         run.publisher.close()
         run.publisher = run.start()
         _publish(run, 100, 100, batch=100)
-        child = run.consumers[0]
         came = wait_for(lambda: child.handled >= 200 or bool(child.died), LIMIT)
         if child.died:
-            return f"its worker ended: {child.died.splitlines()[-1][:120]}"
+            return f"its worker ended, and has to be started again: {error_line([child.died])}"
         time.sleep(QUIET)
         numbers = [entry.number for entry in run.stop()[0] if entry.number >= 0]
     handled, again = len(set(numbers)), len(numbers) - len(set(numbers))

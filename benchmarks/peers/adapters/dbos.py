@@ -26,7 +26,7 @@ WAITING = "select count(*) from dbos.workflow_status where status in ('ENQUEUED'
 
 
 class Peer(Adapter):
-    SETTINGS: ClassVar[dict[str, Any]] = {"polling_seconds": 0.1, "pool": 20, "concurrency": 1000}
+    SETTINGS: ClassVar[dict[str, Any]] = {"polling_seconds": 0.1, "pool": 20, "concurrency": 1000, "retry": 1.0}
 
     def _limits(self) -> dict[str, Any]:
         limits: dict[str, Any] = {
@@ -108,12 +108,22 @@ class Peer(Adapter):
     async def consume(self, handler: Handler, reader: int, stop: asyncio.Event) -> None:
         home = asyncio.get_running_loop()
 
-        @DBOS.workflow(name=WORKFLOW)
-        async def handle(order: dict[str, Any]) -> None:
+        async def call(order: dict[str, Any]) -> None:
             if asyncio.get_running_loop() is home:
                 await handler(order)
             else:  # DBOS runs workflows in a loop of its own
                 await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(handler(order), home))
+
+        @DBOS.step(name="step", retries_allowed=True, interval_seconds=self.settings["retry"])
+        async def step(order: dict[str, Any]) -> None:
+            await call(order)
+
+        # A step is recorded by itself, and is what is retried. Handlers that don't fail do without.
+        act = step if handler.mode == "fail" else call
+
+        @DBOS.workflow(name=WORKFLOW)
+        async def handle(order: dict[str, Any]) -> None:
+            await act(order)
 
         await asyncio.to_thread(self._launch)
         await DBOS.register_queue_async(QUEUE, **self._limits())

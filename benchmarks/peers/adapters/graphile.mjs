@@ -83,7 +83,8 @@ export class Peer {
           concurrentJobs: this.settings.concurrency,
           maxPoolSize: this.settings.pool,
           pollInterval: this.settings.poll_ms,
-          localQueue: { size: this.settings.local_queue },
+          // A local queue pauses after a fetch that comes back short, as it does where each key has one job in work.
+          ...(!this.ordered && { localQueue: { size: this.settings.local_queue } }),
           completeJobBatchDelay: this.settings.complete_ms,
           failJobBatchDelay: this.settings.complete_ms,
         },

@@ -73,6 +73,10 @@ class Peer(Adapter):
                 queues={QUEUE: self.settings["limit"]},
                 shutdown_grace_period=5.0,
                 lifeline={"interval": self.settings["rescue_seconds"]},
+                refresher={
+                    "interval": self.settings["rescue_seconds"] / 4,
+                    "max_age": self.settings["rescue_seconds"],
+                },
             )
             async with worker:
                 await stop.wait()

@@ -13,6 +13,7 @@ const queueOf = (reader) => `orders${reader}`;
 export class Peer {
   static SETTINGS = {
     batch: 100,
+    ordered_batch: 5, // a fetch that comes back short is followed by a pause, and a key has one job in work
     local_concurrency: 4,
     transactions: 7, // workers where each ack has a transaction of its own
     pool: 20,
@@ -95,10 +96,11 @@ export class Peer {
     const effect = handler.mode === "effect";
     const single = effect && this.transaction === 1;
     const options = {
-      batchSize: single ? 1 : this.settings.batch,
+      batchSize: single ? 1 : this.ordered ? this.settings.ordered_batch : this.settings.batch,
       localConcurrency: single ? this.settings.transactions : this.settings.local_concurrency,
       burstWhenBatchFull: !single,
       pollingIntervalSeconds: this.settings.poll_seconds,
+      notifyPollingIntervalSeconds: this.settings.poll_seconds, // retries and followers of a key are not notified
       transactional: effect,
     };
     await boss.work(queueOf(reader), options, async (jobs, tx) => {

@@ -21,7 +21,13 @@ STREAM = "orders"
 
 
 class Peer(Adapter):
-    SETTINGS: ClassVar[dict[str, Any]] = {"batch": 1000, "loops": 1, "block_ms": 1000, "claim_ms": 30_000}
+    SETTINGS: ClassVar[dict[str, Any]] = {
+        "batch": 1000,
+        "loops": 1,
+        "block_ms": 1000,
+        "claim_ms": 30_000,
+        "connections": 16,
+    }
 
     async def set_up(self) -> None:
         async with self._client() as client:
@@ -81,7 +87,11 @@ class Peer(Adapter):
 
     @asynccontextmanager
     async def _client(self) -> AsyncIterator[redis.Redis]:
-        client = redis.Redis.from_url(self.url)
+        # Publishes overlap at a pace. A pool that doesn't block raises an error beyond its limit.
+        connections = redis.BlockingConnectionPool.from_url(
+            self.url, max_connections=self.settings["connections"], timeout=None
+        )
+        client = redis.Redis.from_pool(connections)
         try:
             yield client
         finally:
