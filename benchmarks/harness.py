@@ -66,6 +66,20 @@ class Bench(msgspec.Struct, frozen=True):
             await self.database.fetch(f"analyze {table}")
         await self.database.fetch("checkpoint")
 
+    async def without_vacuum(self) -> None:
+        """Turn off autovacuum, which works by the clock: in a short measurement its share would be large, and differ each
+        time. What it would do is done before the clock starts.
+        """
+        for row in await self.database.fetch(_TABLES):
+            await self.database.fetch(f"alter table {row['name']} set (autovacuum_enabled = off)")
+        await self.database.fetch("analyze")
+        await self.database.fetch("vacuum")  # afterwards, so that the rows of the statistics have been read, too
+        await self.rest()
+
+
+_TABLES = """
+    select oid::regclass::text as name from pg_class
+    where relkind = 'r' and relnamespace::regnamespace::text not in ('pg_catalog', 'information_schema')"""
 
 MESSAGES = f'headrace_streams."{STREAM}"'
 PLAIN = "plain_log"

@@ -12,12 +12,12 @@ import msgspec
 from anyio.streams.buffered import BufferedByteReceiveStream
 
 from benchmarks.checks import CheckFailed
-from benchmarks.harness import MESSAGES, STREAM, Bench, Options, bench
+from benchmarks.harness import STREAM, Bench, Options, bench
 from benchmarks.http_server import Meter, children, postmaster
 from benchmarks.payloads import Keys, batches, bytes_of
 from benchmarks.processes import started
 from benchmarks.scale.client import Done, Job, Times
-from benchmarks.scale.model import Call, Costs, Workload, predict
+from benchmarks.scale.model import Call, Costs, Workload
 from headrace import store
 from headrace.model.specs import ConsumerSpec
 
@@ -67,35 +67,26 @@ async def costs_of(options: Options, cores: int, payloads: tuple[int, int], keys
             workload = Workload(kind, cores, 1, int(kind == "consume"), keys, payload)
             async with bench(options) as place:
                 (done,), _ = await _run(place, workload, seconds, 100_000_000 / (300 + payload), times=True)
-            for name, times in done.times.items():
-                if times.calls:
-                    calls[name].append(_call(times))
+            alone = {name: _call(times) for name, times in done.times.items() if times.calls}
+            rate = (await measured(options, workload, seconds, 100_000_000 / (300 + payload))).rate
+            for name, call in _waiting(alone, BATCH / rate).items():
+                calls[name].append(call)
     return Costs(BATCH, payloads, {name: (small, large) for name, (small, large) in calls.items()})
+
+
+def _waiting(calls: dict[str, Call], cycle: float) -> dict[str, Call]:
+    """Return the calls of a cycle with waits that add up to its duration. Between calls that are measured one by one, a
+    process reads its processor time, and the next call finds Postgres asleep.
+    """
+    worked = sum(call.postgres + call.client for call in calls.values())
+    waited = sum(call.wait for call in calls.values())
+    part = max(cycle - worked, 0.0) / waited if waited else 0.0
+    return {name: msgspec.structs.replace(call, wait=call.wait * part) for name, call in calls.items()}
 
 
 def _call(times: Times) -> Call:
     each = [part / times.calls for part in (times.postgres, times.client, times.elapsed)]
     return Call(each[0], each[1], max(each[2] - each[0] - each[1], 0.0))
-
-
-_RANGES = {"crowding": (0.0, 2.0), "wal": (0.0, 1e-7), "parking": (1.0, 20.0)}
-"""The values that a factor may have."""
-
-
-async def fitted(options: Options, costs: Costs, points: dict[str, Workload], seconds: float) -> Costs:
-    """Return costs with a factor fitted to the rate of a workload, for each factor that is named.
-
-    The factor is the one at which the prediction comes closest. It is looked for by halving, as more of it is slower.
-    """
-    for name, workload in points.items():
-        rate = (await measured(options, workload, seconds, predict(costs, workload).rate)).rate
-        low, high = _RANGES[name]
-        for _ in range(40):
-            middle = (low + high) / 2
-            slower = predict(msgspec.structs.replace(costs, **{name: middle}), workload).rate < rate
-            low, high = (low, middle) if slower else (middle, high)
-        costs = msgspec.structs.replace(costs, **{name: low})
-    return costs
 
 
 async def _run(
@@ -108,6 +99,7 @@ async def _run(
         backlog = expected / workload.consumers * (seconds + 1) * 1.5
         await _fill(place, workload, min(int(backlog), _MOST, _MOST_BYTES // (workload.payload + 300)))
     consumers = [await _consumer(place, number) for number in range(workload.consumers)]
+    await place.without_vacuum()
     with _pinned(backend, cores):
         async with AsyncExitStack() as stack:
             lines = []
@@ -138,12 +130,9 @@ async def _line(lines: BufferedByteReceiveStream) -> bytes:
 
 
 async def _fill(place: Bench, workload: Workload, count: int) -> None:
-    """Fill the stream. A read afterwards notes in the rows that they are committed, which the first reader would do."""
     size = 1000 if workload.payload < 5_000 else 100
     for batch in batches(Keys(workload.keys), max(count, _LEAST), size, max(0, workload.payload - _FRAME)):
         await store.publish_many(place.database, STREAM, batch.keys, batch.texts)
-    await place.database.fetch(f"select count(*) from {MESSAGES}")
-    await place.rest(MESSAGES)
 
 
 async def _consumer(place: Bench, number: int) -> int:

@@ -135,9 +135,9 @@ def _demand(costs: Costs, workload: Workload) -> _Demand:
     common = {"processes": float(workload.processes), "cores": float(workload.cores), "crowding": costs.crowding}
     if workload.kind == "publish":
         call = costs.call("publish", workload.payload)
-        wal = costs.wal * costs.batch * workload.payload
-        wait = max(call.wait - wal, 0.0)
-        return _Demand(call.postgres + call.client, 0.0, wait, wal, costs.batch, sharing=1.0, **common)
+        # What one process at a time does is a part of the work and of the wait of a process alone.
+        wal = min(costs.wal * costs.batch * workload.payload, call.postgres + call.wait)
+        return _Demand(call.postgres + call.client, 0.0, call.wait, wal, costs.batch, sharing=1.0, **common)
     lease, settle = costs.call("lease", workload.payload), costs.call("settle", workload.payload)
     messages, parking = _leased(costs, workload)
     # A call that brings fewer messages costs less, but not in proportion: about half of it is fixed.
@@ -148,7 +148,7 @@ def _demand(costs: Costs, workload: Workload) -> _Demand:
 
 
 def _leased(costs: Costs, workload: Workload) -> tuple[float, float]:
-    """The messages that a lease call brings, and the share of calls that pass over messages.
+    """The messages that a lease call brings, and the share of calls that are slower since messages were passed over.
 
     The other processes of the consumer have a batch each in flight. A call ends before the first message whose key is
     among those, unless that is in the first half of the batch: then it passes over such messages.
@@ -159,8 +159,10 @@ def _leased(costs: Costs, workload: Workload) -> tuple[float, float]:
         return costs.batch, 0.0
     half = costs.batch // 2
     passes = 1 - (1 - busy) ** half
+    # A message that was passed over waits for another process, and calls are slower until it has been leased.
+    slower = 1 - (1 - passes) ** (2 + others)
     ends = sum((place - 1) * (1 - busy) ** (place - 1) * busy for place in range(half + 1, costs.batch + 1))
-    return max(1.0, ends + (1 - busy) ** costs.batch * costs.batch + passes * costs.batch * (1 - busy)), passes
+    return max(1.0, ends + (1 - busy) ** costs.batch * costs.batch + passes * costs.batch * (1 - busy)), slower
 
 
 def _solve(demand: _Demand) -> tuple[float, float]:
@@ -177,13 +179,40 @@ def _solve(demand: _Demand) -> tuple[float, float]:
         hold = demand.lock * processor / demand.processor
         lock = hold * (sharing - 1) / sharing * at_lock
         flush = demand.flush * (1 + (processes - 1) / processes * min(1.0, rate * demand.flush) / 2)
-        wal = demand.wal * (1 + (processes - 1) / processes * at_wal)
+        wal = demand.wal * (processes - 1) / processes * at_wal
         found = processes / (processor + lock + flush + wal)
         per_consumer = found * sharing / processes
         held = per_consumer * hold
         waiting, at_lock = (waiting + found * queue) / 2, (at_lock + per_consumer * (lock + hold)) / 2
-        at_wal = (at_wal + found * wal) / 2
+        at_wal = (at_wal + found * (wal + demand.wal)) / 2
         if abs(found - rate) <= _CLOSE * found:
             break
         rate = (rate + found) / 2
     return found, held
+
+
+_RANGES = {"crowding": (0.0, 2.0), "wal": (0.0, 1e-7), "parking": (1.0, 20.0)}
+"""The values that the factors of costs may have."""
+
+
+def fitted(costs: Costs, factor: str, workload: Workload, rate: float) -> Costs:
+    """Return costs with the value of a factor at which the prediction for a workload comes closest to a rate."""
+    low, high = _RANGES[factor]
+    for _ in range(40):
+        middle = (low + high) / 2
+        slower = predict(msgspec.structs.replace(costs, **{factor: middle}), workload).rate < rate
+        low, high = (low, middle) if slower else (middle, high)
+    return msgspec.structs.replace(costs, **{factor: low})
+
+
+def least(first: Costs, second: Costs) -> Costs:
+    """Return the costs of the calls that took less time. Other programs only make calls slower."""
+    calls: dict[str, tuple[Call, Call]] = {}
+    for name, (small, large) in first.calls.items():
+        other_small, other_large = second.calls[name]
+        calls[name] = (min(small, other_small, key=_total), min(large, other_large, key=_total))
+    return msgspec.structs.replace(first, calls=calls)
+
+
+def _total(call: Call) -> float:
+    return call.postgres + call.client + call.wait

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import os
+from collections import defaultdict
 from collections.abc import Iterable
-from statistics import median
 from typing import Any
 
 import msgspec
 
 from benchmarks.harness import Options
 from benchmarks.report import Result
-from benchmarks.scale.measure import BATCH, Point, costs_of, fitted, measured
-from benchmarks.scale.model import Costs, Prediction, Workload, predict
+from benchmarks.scale.measure import BATCH, Point, costs_of, measured
+from benchmarks.scale.model import Costs, Prediction, Workload, fitted, least, predict
 from benchmarks.timing import Measured
 
 PAYLOADS = (200, 10_000)
@@ -30,9 +30,11 @@ async def scale(options: Options) -> Result:
     """Predict the rates of many workloads from the costs of single calls, and measure those that this machine allows."""
     cores = len(os.sched_getaffinity(0))
     seconds, repeats = options.duration(2, 0.5), options.times(3, 1)
-    rounds = [await _round(options, cores, seconds) for _ in range(repeats)]
-    points = {name: _figures([one.points[name] for one in rounds]) for name in rounds[0].points}
-    last = rounds[-1]
+    machine = Machine(cores)
+    for _ in range(repeats):
+        await machine.measure(options, seconds, _points(cores, options.quick))
+    machine.fit()
+    points = {_name(workload): machine.compared(workload) for workload in _points(cores, options.quick)}
     errors = [abs(point["error"]) for point in points.values()]
     return Result(
         benchmark="scale",
@@ -44,8 +46,8 @@ async def scale(options: Options) -> Result:
             "largest_error": max(errors),
             "points": len(errors),
             "points_within_the_target": sum(error <= TARGET for error in errors),
-            "costs": {"one core": msgspec.to_builtins(last.single), "several": msgspec.to_builtins(last.several)},
-            "curve": {_name(workload): _told(last.predict(workload)) for workload in _curve()},
+            "costs": {f"{count} cores": msgspec.to_builtins(costs) for count, costs in machine.costs.items()},
+            "curve": {_name(workload): _told(machine.predict(workload)) for workload in _curve()},
         },
         variants=points,
         settings={"seconds": seconds, "batch": BATCH, "cores": cores, "repeats": repeats},
@@ -53,52 +55,49 @@ async def scale(options: Options) -> Result:
     )
 
 
-class Compared(msgspec.Struct, frozen=True):
-    """A point that was predicted and measured in the same round."""
+class Machine:
+    """What was measured on a machine. Of each repeat the least disturbed counts, since other programs only slow it down."""
 
-    predicted: Prediction
-    measured: Point
+    def __init__(self, cores: int) -> None:
+        self.cores = cores
+        self.costs: dict[int, Costs] = {}
+        self.points: dict[str, list[Point]] = defaultdict(list)
 
+    async def measure(self, options: Options, seconds: float, points: Iterable[Workload]) -> None:
+        """Measure the costs of the calls, and the workloads, once more."""
+        for count in {1, self.cores}:
+            found = await costs_of(options, count, PAYLOADS, KEYS, seconds)
+            self.costs[count] = least(self.costs[count], found) if count in self.costs else found
+        for workload in (*_fitted_on(self.cores).values(), *points):
+            point = await measured(options, workload, seconds, self.predict(workload).rate)
+            self.points[_name(workload)].append(point)
 
-class Round(msgspec.Struct, frozen=True):
-    """The costs of a round, and its points by name. Each round has costs of its own, in case that the machine is slower then.
+    def fit(self) -> None:
+        """Fit the factors of the costs, on all processors."""
+        found = self.costs[self.cores]
+        for factor, workload in _fitted_on(self.cores).items():
+            found = fitted(found, factor, workload, self.best(workload).rate)
+        self.costs = {count: msgspec.structs.replace(found, calls=costs.calls) for count, costs in self.costs.items()}
 
-    Attributes:
-        single: the costs where Postgres and the processes share one processor. A call wakes up no other one there.
-        several: the costs on several processors.
-    """
-
-    single: Costs
-    several: Costs
-    points: dict[str, Compared] = {}
+    def best(self, workload: Workload) -> Point:
+        """Return the least disturbed measurement of a workload."""
+        return max(self.points[_name(workload)], key=lambda point: point.rate)
 
     def predict(self, workload: Workload) -> Prediction:
-        """Predict the rate of a workload."""
-        return predict(self.single if workload.cores == 1 else self.several, workload)
+        """Predict a rate. On one processor a call wakes up no other one, so it has costs of its own."""
+        return predict(self.costs[1 if workload.cores == 1 else self.cores], workload)
 
-
-async def _round(options: Options, cores: int, seconds: float) -> Round:
-    several = await fitted(options, await costs_of(options, cores, PAYLOADS, KEYS, seconds), _fitted_on(cores), seconds)
-    single = several
-    if cores > 1:
-        calls = (await costs_of(options, 1, PAYLOADS, KEYS, seconds)).calls
-        single = msgspec.structs.replace(several, calls=calls)
-    found = Round(single, several)
-    for workload in _points(cores, options.quick):
-        predicted = found.predict(workload)
-        found.points[_name(workload)] = Compared(predicted, await measured(options, workload, seconds, predicted.rate))
-    return found
-
-
-def _figures(rounds: list[Compared]) -> dict[str, Any]:
-    """The medians of a point, and the largest share of the processors that other programs used meanwhile."""
-    return {
-        "predicted": median(one.predicted.rate for one in rounds),
-        "measured": median(one.measured.rate for one in rounds),
-        "error": median(one.predicted.rate / one.measured.rate - 1 for one in rounds),
-        "resource": rounds[-1].predicted.resource,
-        "other_programs": max(one.measured.others for one in rounds),
-    }
+    def compared(self, workload: Workload) -> dict[str, Any]:
+        """Return what was predicted and measured of a workload."""
+        predicted, best = self.predict(workload), self.best(workload)
+        return {
+            "predicted": predicted.rate,
+            "measured": best.rate,
+            "error": predicted.rate / best.rate - 1,
+            "resource": predicted.resource,
+            "samples": [point.rate for point in self.points[_name(workload)]],
+            "other_programs": best.others,
+        }
 
 
 def _told(prediction: Prediction) -> dict[str, Any]:
@@ -147,8 +146,9 @@ def _points(cores: int, quick: bool) -> list[Workload]:
         _changed(full[1], processes=processes, consumers=consumers) for processes, consumers in ((2, 20), (4, 100))
     ]
     points += [_changed(full[1], processes=4, keys=keys) for keys in (10_000, 1_000_000)]
-    fitted = {_name(workload) for workload in _fitted_on(cores).values()}
-    left = {_name(point): point for point in points if _name(point) not in fitted}
+    known = {_name(workload) for workload in _fitted_on(cores).values()}
+    known |= {_name(_changed(base, cores=count)) for base in (PUBLISH, CONSUME) for count in (1, cores)}
+    left = {_name(point): point for point in points if _name(point) not in known}
     return list(left.values())[:: 7 if quick else 1]
 
 

@@ -30,10 +30,6 @@ LEAD = 5_000
 CONSUMER = {"concurrency": 32, "max_ack_pending": 10_000}
 _OWNER = uuid4()
 
-_TABLES = """
-    select oid::regclass::text as name from pg_class
-    where relkind = 'r' and relnamespace::regnamespace::text not in ('pg_catalog', 'information_schema')"""
-
 Figures = dict[str, float]
 """What a message writes, by name."""
 
@@ -57,7 +53,7 @@ async def wal(options: Options) -> Result:
     for _ in range(repeats):
         for name, way in ways.items():
             async with bench(options) as place:
-                await _without_vacuum(place)
+                await place.without_vacuum()
                 found[name].append(await way(place))
     ours, bare = ([one["wal_bytes"] for one in found[name]] for name in ("in hundreds", "bare inserts in hundreds"))
     return Result(
@@ -81,15 +77,6 @@ async def wal(options: Options) -> Result:
         },
         checks=["each message was leased once, and acked"],
     )
-
-
-async def _without_vacuum(place: Bench) -> None:
-    """Turn off autovacuum, which writes by the clock: with few messages its share would be large, and differ each time."""
-    for row in await place.database.fetch(_TABLES):
-        await place.database.fetch(f"alter table {row['name']} set (autovacuum_enabled = off)")
-    await place.database.fetch("analyze")
-    await place.database.fetch("vacuum")  # afterwards, so that the rows of the statistics have been read, too
-    await place.rest()
 
 
 async def _kept_up(place: Bench, work: list[Batch], size: int) -> Figures:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.scale.model import CORES, FLUSH, LOCK, PROCESSES, Call, Costs, Workload, predict
+from benchmarks.scale.model import CORES, FLUSH, LOCK, PROCESSES, Call, Costs, Workload, fitted, least, predict
 
 seconds = st.floats(1e-6, 1e-2)
 calls = st.builds(Call, postgres=seconds, client=seconds, wait=st.floats(0, 1e-2))
@@ -77,8 +77,9 @@ def test_no_lock_is_held_for_more_than_all_of_the_time(known: Costs, workload: W
 
 @given(costs, workloads.filter(lambda workload: workload.kind == "publish"))
 def test_no_rate_exceeds_what_the_wal_takes(known: Costs, workload: Workload) -> None:
-    if known.wal:
-        assert rate(known, workload) * known.wal * workload.payload <= ROUNDING
+    call = known.call("publish", workload.payload)
+    each = min(known.wal * known.batch * workload.payload, call.wait + call.postgres)
+    assert rate(known, workload) * each <= known.batch * ROUNDING
 
 
 @given(costs, workloads)
@@ -110,3 +111,18 @@ def test_a_prediction_names_what_ends_the_rate(workload: Workload, resource: str
 
 def test_one_process_alone_takes_the_time_of_its_calls() -> None:
     assert rate(KNOWN, Workload("consume", 1, 1, 1, 10_000, 200)) == pytest.approx(100 / 920e-6, rel=0.1)
+
+
+@given(costs, st.sampled_from([("crowding", 0.5), ("wal", 1e-8), ("parking", 3.0)]))
+def test_a_factor_is_found_again_from_a_rate_that_it_predicts(known: Costs, factor: tuple[str, float]) -> None:
+    name, value = factor
+    workload = Workload("consume" if name == "parking" else "publish", 2, 8, int(name == "parking"), 1_000, 10_000)
+    right = msgspec.structs.replace(known, **{"crowding": 0.1, "wal": 1e-9, "parking": 1.5, name: value})
+    wanted = predict(right, workload).rate
+    found = predict(fitted(right, name, workload, wanted), workload).rate
+    assert found == pytest.approx(wanted, rel=0.02)
+
+
+def test_the_least_disturbed_costs_count() -> None:
+    slow = msgspec.structs.replace(KNOWN, calls={name: (Call(1, 1, 1), PLAIN) for name in KNOWN.calls})
+    assert least(slow, KNOWN) == least(KNOWN, slow) == KNOWN
