@@ -34,7 +34,7 @@ def main(arguments: Sequence[str]) -> int:
     asked = parser.parse_args(arguments)
     console = Console(width=max(130, Console().width))  # a narrow pipe would cut the figures
     if asked.list:
-        _list(console)
+        _list()
         return 0
     options = _options(parser, asked.opt)
     if asked.schedules:
@@ -112,13 +112,13 @@ def _about(known: dict[str, Any]) -> str:
     )
 
 
-def _list(console: Console) -> None:
+def _list() -> None:
     for name, peer in PEERS.items():
-        console.print(f"{name:14} {peer.title}: {', '.join(peer.packages) or peer.needs or 'this checkout'}")
+        print(f"{name:14} {peer.title}: {', '.join(peer.packages) or peer.needs or 'this checkout'}")
     for name, job in JOBS.items():
-        console.print(f"{name:14} {job.title}")
+        print(f"{name:14} {job.title}")
     for name, schedule in SCHEDULES.items():
-        console.print(f"{name:14} {schedule.__doc__}")
+        print(f"{name:14} {schedule.__doc__}")
 
 
 def _options(parser: argparse.ArgumentParser, given: Sequence[str]) -> dict[str, dict[str, Any]]:

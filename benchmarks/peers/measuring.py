@@ -68,6 +68,7 @@ def measure(peer: Peer, job: Job, effort: Effort, templates: Templates, launch: 
             handled = f", after {run.handled:,} were handled" if run.consumers else ""
             raise PeerFailed(f"{reason}{handled}") from None
         sample.notes += run.notes
+        sample.settings = run.settings
         return sample
 
 

@@ -45,6 +45,7 @@ def flat(row: Row) -> dict[str, Any]:
         "latency": _latency(row.samples),
         **{name: max(getattr(sample, name) for sample in row.samples) for name in ("lost", "doubled", "disordered")},
         "messages": [sample.messages for sample in row.samples],
+        "settings": row.samples[0].settings,
         "remarks": remarks(row),
         "failures": row.failures,
     }

@@ -56,6 +56,7 @@ class Run:
         self.effort = effort
         self.job = job
         self.notes: list[str] = []
+        self.settings: dict[str, Any] = {}
         self._launch = launch
         self._files = files
         self._deadline = time.monotonic() + effort.limit
@@ -67,7 +68,7 @@ class Run:
     def start(self) -> Child:
         """Start a process of the peer, and wait until it is ready for commands."""
         child = self._launched()
-        child.answer(self.left)
+        self.settings = child.answer(self.left)["settings"]
         return child
 
     def _launched(self) -> Child:

@@ -247,6 +247,7 @@ def test_a_quick_comparison_measures_two_peers(tmp_path: Path) -> None:
         assert row["rate"] > 0 or row["job"] == "blocked"
         assert row["lost"] == row["doubled"] == 0
         assert row["server_us"] > 0
+        assert row["settings"]
     assert 0 < rows["headrace", "publish"]["wal_bytes"] < 2000
     assert rows["pgmq", "drain"]["dead_rows"] == pytest.approx(2, abs=0.1)  # an update and a delete
     assert "| Headrace |" in files["peers.md"].read_text()

@@ -38,7 +38,7 @@ _worker: Any = oban.worker(queue=QUEUE)(HandleOrder)
 
 
 class Peer(Adapter):
-    SETTINGS: ClassVar[dict[str, Any]] = {"limit": 64, "pool": 16, "rescue_seconds": 60.0}
+    SETTINGS: ClassVar[dict[str, Any]] = {"limit": 64, "pool": 16, "rescue_seconds": 300.0}
 
     async def set_up(self) -> None:
         async with self._pool() as pool:
@@ -67,16 +67,13 @@ class Peer(Adapter):
 
     async def consume(self, handler: Handler, reader: int, stop: asyncio.Event) -> None:
         _handlers[:] = [handler]
+        rescue = self.settings["rescue_seconds"]
         async with self._pool() as pool:
             worker = oban.Oban(
                 pool=pool,
                 queues={QUEUE: self.settings["limit"]},
                 shutdown_grace_period=5.0,
-                lifeline={"interval": self.settings["rescue_seconds"]},
-                refresher={
-                    "interval": self.settings["rescue_seconds"] / 4,
-                    "max_age": self.settings["rescue_seconds"],
-                },
+                lifeline={"interval": min(60.0, rescue / 2), "rescue_after": rescue},
             )
             async with worker:
                 await stop.wait()

@@ -19,6 +19,7 @@ export class Peer {
     pool: 20,
     poll_seconds: 0.5,
     expire_seconds: 900,
+    supervise_seconds: 60, // between two looks for jobs that expired
   };
 
   constructor({ url, readers, ordered, transaction }, settings) {
@@ -26,7 +27,14 @@ export class Peer {
   }
 
   async started(options) {
-    const boss = new PgBoss({ connectionString: this.url, max: this.settings.pool, useListenNotify: true, ...options });
+    const boss = new PgBoss({
+      connectionString: this.url,
+      max: this.settings.pool,
+      useListenNotify: true,
+      superviseIntervalSeconds: this.settings.supervise_seconds,
+      monitorIntervalSeconds: this.settings.supervise_seconds,
+      ...options,
+    });
     boss.on("error", (error) => console.error(String(error)));
     await boss.start();
     return boss;

@@ -130,7 +130,7 @@ class Program {
     await this.opened();
     this.commit_ = await this.peer.openTransaction(made(first, 1, keys, note));
     await this.peer.publish(made(first + 1, 1, keys, note));
-    return {};
+    return { waits: false };
   }
 
   async commit() {

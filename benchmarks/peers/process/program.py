@@ -24,6 +24,9 @@ from benchmarks.peers.process.recorder import Handler, Recorder, Write
 
 PROGRESS_EVERY = 0.02
 
+PATIENCE = 3.0
+"""Seconds after which a publish is taken to wait for another one's transaction."""
+
 Command = Callable[..., Awaitable[dict[str, Any]]]
 
 
@@ -110,13 +113,14 @@ class Program:
         await asyncio.wait([self._late, asyncio.create_task(opened.wait())], return_when=asyncio.FIRST_COMPLETED)
         if self._late.done():
             await self._late
-        await self._adapter.publish(made(first + 1, 1, keys, note))
-        return {}
+        self._second = asyncio.ensure_future(self._adapter.publish(made(first + 1, 1, keys, note)))
+        done, _ = await asyncio.wait([self._second], timeout=PATIENCE)
+        return {"waits": not done}
 
     async def _do_commit(self) -> dict[str, Any]:
         """Commit the transaction of `late`."""
         self._recorder.release.set()
-        await self._late
+        await asyncio.gather(self._late, self._second)
         return {}
 
     async def _do_remaining(self) -> dict[str, Any]:
