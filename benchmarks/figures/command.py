@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.figures import pages, results, runs
+from benchmarks.figures import charts, pages, results, runs
 from benchmarks.figures.results import ROOT, STORED
-from benchmarks.suite import SUITE
 
 _TIMEOUT = 3600.0
 
@@ -28,6 +27,8 @@ def main(arguments: Sequence[str]) -> int:
         target = (asked.pages or ROOT) / page.relative_to(ROOT)
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(pages.filled(page.read_text(encoding="utf-8"), known), encoding="utf-8")
+    for name, drawn in charts.drawn(known):
+        ((asked.pages or ROOT) / name).write_text(drawn, encoding="utf-8")
     if lacking := [run for run in _quoted() if run not in known]:
         print(f"No result yet: {', '.join(lacking)}.")
     for reason in failed:
@@ -57,9 +58,8 @@ def _measure(asked: argparse.Namespace) -> list[str]:
 
 def _quoted() -> list[str]:
     """The runs that pages quote, in the order of the benchmarks."""
-    order = list(SUITE)
     quoted = {run for page in pages.pages() for run in pages.quoted(page.read_text(encoding="utf-8"))}
-    return sorted(quoted, key=lambda run: (order.index(runs.arguments(run)[0]), run))
+    return sorted(quoted, key=lambda run: (runs.ORDER.index(runs.arguments(run)[0]), run))
 
 
 def _parse(arguments: Sequence[str]) -> Any:

@@ -13,12 +13,17 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from benchmarks.figures.results import ROOT
+from benchmarks.suite import SUITE
 
 ARGUMENTS = {
+    "peers_schedules": ("peers", "--schedules"),
     "pinned": ("pinned", "--seconds", "120"),
     "publish_indexed": ("publish", "--index-keys"),
 }
 """The runs that are not named as their benchmark, or have other arguments."""
+
+ORDER = (*SUITE, "peers")
+"""The benchmarks that pages may quote, in the order of their runs."""
 
 _GRACE = 60.0
 """Seconds within which a benchmark that is interrupted must have removed its server."""

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from benchmarks.figures.formulas import Results, figure
+from benchmarks.peers import looking, results
 from docsite.tables import table
 
 _WIDTH = 120
@@ -32,8 +33,8 @@ class Part(msgspec.Struct, frozen=True):
 def _of(run: str, write: Callable[[Mapping[str, Any]], str]) -> Part:
     """A part that has one result. It is a sentence that says so while there is none."""
 
-    def written(results: Results) -> str:
-        return write(results[run]) if run in results else f"`{run}` has no result yet.\n"
+    def written(known: Results) -> str:
+        return write(known[run]) if run in known else f"`{run}` has no result yet.\n"
 
     return Part(written, frozenset({run}))
 
@@ -66,14 +67,22 @@ def _curve(result: Mapping[str, Any]) -> str:
     return table(*rows)
 
 
+def _peers(result: Mapping[str, Any]) -> str:
+    return results.markdown(results.rows(result["results"]))
+
+
+def _seen(result: Mapping[str, Any]) -> str:
+    return looking.markdown(msgspec.convert(result["seen"], list[looking.Seen]))
+
+
 def _writes(written: Mapping[str, float]) -> list[str]:
     return [figure(written[name]) if name in written else "" for name in _WRITES]
 
 
-def _measured(results: Results) -> str:
+def _measured(known: Results) -> str:
     """The commits and the machines of the results."""
     runs: dict[str, list[str]] = defaultdict(list)
-    for run, result in results.items():
+    for run, result in known.items():
         runs[_conditions(result)].append(f"`{run}`")
     if len(runs) == 1:
         return _wrapped(f"The figures on this page were measured {next(iter(runs))}.")
@@ -104,5 +113,7 @@ PARTS = {
     "wal": _of("wal", _wal),
     "scale": _of("scale", _scale),
     "curve": _of("scale", _curve),
+    "peers": _of("peers", _peers),
+    "seen": _of("peers_schedules", _seen),
 }
 """The parts by name."""

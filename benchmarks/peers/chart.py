@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 from xml.sax.saxutils import escape
 
 from benchmarks.peers import results
@@ -52,6 +53,14 @@ def svg(rows: Sequence[Row], about: str) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 -4 {WIDTH} {height + 12}" role="img">\n'
         f"  <title>{escape('; '.join(JOBS[job].title for job, _ in results.by_job(rows)))}</title>\n"
         f"  <style>{STYLE}\n  </style>\n" + "\n".join(f"  {part}" for part in parts) + "\n</svg>\n"
+    )
+
+
+def about(result: Mapping[str, Any]) -> str:
+    """The machine and the versions of a result, as a line."""
+    machine, server = result["machine"], result["server"]
+    return (
+        f"{machine['cores']} cores of {machine['cpu']}, {server['version']}, Headrace {result['versions']['headrace']}"
     )
 
 

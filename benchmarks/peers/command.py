@@ -68,7 +68,7 @@ def main(arguments: Sequence[str]) -> int:
         asked.table.write_text(results.markdown(rows))
     if asked.chart:
         charted = [row for row in rows if row.job in (asked.charted or jobs)]
-        asked.chart.write_text(chart.svg(charted, _about(known)))
+        asked.chart.write_text(chart.svg(charted, chart.about(known)))
     if comparison.interrupted:
         return INTERRUPTED
     return 1 if results.broken(rows, "headrace") or not any(row.samples for row in rows) else 0
@@ -103,13 +103,6 @@ def _known(url: str) -> dict[str, Any]:
         "versions": facts.versions(),
         "server": anyio.run(facts.server, url),
     }
-
-
-def _about(known: dict[str, Any]) -> str:
-    machine, server = known["machine"], known["server"]
-    return (
-        f"{machine['cores']} cores of {machine['cpu']}, {server['version']}, Headrace {known['versions']['headrace']}"
-    )
 
 
 def _list() -> None:

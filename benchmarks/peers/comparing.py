@@ -61,6 +61,7 @@ class Row(msgspec.Struct, kw_only=True):
 
     peer: str
     job: str
+    version: str = ""
     samples: list[Sample] = []
     missing: str = ""
     failures: list[str] = []
@@ -116,7 +117,7 @@ class Comparison:
             self._missing[name] = str(reason)
 
     def _once(self, name: str, job: str) -> None:
-        row = self.rows.setdefault((name, job), Row(peer=name, job=job))
+        row = self.rows.setdefault((name, job), Row(peer=name, job=job, version=installing.version(PEERS[name])))
         if row.missing or len(row.failures) > 1:
             return
         if missing := self._missing.get(name) or _cannot(PEERS[name], job):

@@ -32,7 +32,7 @@ LATER_FIRST = 1_000_000_000
 LATER_BATCH = 1000
 
 
-class Sample(msgspec.Struct, kw_only=True):
+class Sample(msgspec.Struct, kw_only=True, omit_defaults=True):
     """What one run found. Times are in microseconds for each message, or in milliseconds where the name says so."""
 
     rate: float

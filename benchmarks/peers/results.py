@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from typing import Any
 
+import msgspec
 from rich.box import SIMPLE
 from rich.console import Console
 from rich.markup import escape
@@ -13,7 +14,6 @@ from rich.table import Table
 
 from benchmarks.peers.catalog import PEERS
 from benchmarks.peers.comparing import Row, error_line
-from benchmarks.peers.installing import version
 from benchmarks.peers.jobs import JOBS
 from benchmarks.peers.measuring import Sample
 
@@ -29,7 +29,7 @@ def flat(row: Row) -> dict[str, Any]:
     result: dict[str, Any] = {
         "peer": row.peer,
         "title": peer.title,
-        "version": version(peer),
+        "version": row.version,
         "server": peer.server,
         "flushes": peer.flush,
         "job": row.job,
@@ -41,7 +41,7 @@ def flat(row: Row) -> dict[str, Any]:
     return {
         **result,
         **{name: _middle(row.samples, name) for name in names},
-        "samples": [sample.rate for sample in row.samples],
+        "samples": [msgspec.structs.replace(sample, settings={}) for sample in row.samples],
         "latency": _latency(row.samples),
         **{name: max(getattr(sample, name) for sample in row.samples) for name in ("lost", "doubled", "disordered")},
         "messages": [sample.messages for sample in row.samples],
@@ -49,6 +49,11 @@ def flat(row: Row) -> dict[str, Any]:
         "remarks": remarks(row),
         "failures": row.failures,
     }
+
+
+def rows(flat: Sequence[Mapping[str, Any]]) -> list[Row]:
+    """Return the results that JSON has."""
+    return [msgspec.convert(one, Row) for one in flat]
 
 
 def remarks(row: Row) -> list[str]:
@@ -149,7 +154,7 @@ def high(row: Row) -> float:
 
 def title(row: Row) -> str:
     peer = PEERS[row.peer]
-    return f"{peer.title} {version(peer)}".strip()
+    return f"{peer.title} {row.version}".strip()
 
 
 def cells(row: Row) -> list[str]:

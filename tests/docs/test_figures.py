@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.figures import pages, results, runs
-from benchmarks.suite import SUITE
+from benchmarks.figures import charts, pages, results, runs
 
 STORED = results.load(results.STORED)
 PAGES = list(pages.pages())
@@ -29,10 +28,15 @@ def test_a_page_has_the_figures_of_the_stored_results(page: Path) -> None:
     assert pages.filled(text, STORED) == text, "Run `python -m benchmarks report --no-run`, which writes the pages."
 
 
+def test_a_chart_shows_the_stored_results() -> None:
+    for path, svg in charts.drawn(STORED):
+        assert (results.ROOT / path).read_text(encoding="utf-8") == svg, "Run `python -m benchmarks report --no-run`."
+
+
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_a_page_quotes_runs_of_benchmarks(page: Path) -> None:
     quoted = pages.quoted(page.read_text(encoding="utf-8"))
-    assert {runs.arguments(run)[0] for run in quoted} <= SUITE.keys()
+    assert {runs.arguments(run)[0] for run in quoted} <= set(runs.ORDER)
 
 
 @pytest.mark.parametrize("run", STORED)
