@@ -15,7 +15,7 @@ from benchmarks.checks import CheckFailed
 from benchmarks.first_page import chromium, visitor
 
 PATHS = ("/v1/live", "/v1/live/streams?sort=rate&desc=true&offset=0&limit=50")
-"""What the page asks once a second, while it shows the streams."""
+"""The requests of the page once a second, while it shows the streams."""
 
 VIEWS = (
     "/v1/live/streams/idle-{number}/consumers/c0",
@@ -24,7 +24,7 @@ VIEWS = (
     "/v1/samples?kind=stream&stream=idle-{number}",
     "/v1/jobs",
 )
-"""What other views ask. Each browser shows another one, of another stream, and asks it once a second."""
+"""The requests of other views. Each browser shows another one, of another stream, and asks it once a second."""
 
 INTERVAL = 1.0
 

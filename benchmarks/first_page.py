@@ -114,7 +114,7 @@ async def visitor(browser: Browser, port: int, cookie: str) -> AsyncIterator[Bro
 
 
 async def first_page(port: int, cookie: str, openings: int = OPENINGS) -> FirstPage | None:
-    """Open the first page again and again, each time with empty caches, in one browser that runs. None without a browser.
+    """Open the first page repeatedly, each time with empty caches, in one browser that runs. None without a browser.
 
     Raises:
         CheckFailed: it takes more bytes than it may.

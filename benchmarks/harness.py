@@ -68,7 +68,7 @@ class Bench(msgspec.Struct, frozen=True):
 
     async def without_vacuum(self) -> None:
         """Turn off autovacuum, which works by the clock: in a short measurement its share would be large, and differ each
-        time. What it would do is done before the clock starts.
+        time. Its work is done before the clock starts.
         """
         for row in await self.database.fetch(_TABLES):
             await self.database.fetch(f"alter table {row['name']} set (autovacuum_enabled = off)")

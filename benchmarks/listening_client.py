@@ -30,7 +30,7 @@ GATHERED = 6
 
 
 class Used(msgspec.Struct, frozen=True):
-    """What a client took: its CPU time per message, and the time from publish to handler."""
+    """The costs of a client: its CPU time per message, and the time from publish to handler."""
 
     cpu_us: float
     p50_ms: float

@@ -104,7 +104,7 @@ async def _again_and_again(hostile: Call, request: tuple[Any, ...], query: dict[
 
 
 async def _large_bodies(port: int, path: str, body: bytes, headers: dict[str, str]) -> None:
-    """Send a large body again and again."""
+    """Send a large body repeatedly."""
     async with aiohttp.ClientSession(f"http://127.0.0.1:{port}", headers=headers) as session:
         while True:
             with suppress(aiohttp.ClientError, OSError):

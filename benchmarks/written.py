@@ -1,4 +1,4 @@
-"""What the calls of a database write: bytes of WAL, commits, and dead rows."""
+"""The writes of a database: bytes of WAL, commits, and dead rows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _OWN_COMMITS = 2
 
 
 class Written(msgspec.Struct, frozen=True):
-    """What has been written so far. WAL is that of the whole server, which should do nothing else.
+    """The writes so far. WAL is that of the whole server, which should do nothing else.
 
     The counts of other connections appear when these are idle or closed.
     """

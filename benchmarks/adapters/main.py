@@ -38,7 +38,7 @@ _STEP = math.log(1.001)
 
 
 class Settings(msgspec.Struct, frozen=True):
-    """What the harness asks for, from its environment variables."""
+    """The harness's request, from its environment variables."""
 
     database: str
     scenario: str
@@ -179,7 +179,7 @@ class Adapter:
             jobs = [(f"jobs.{number % KEYS}", Job(number, created, padding)) for number in range(seq, seq + size)]
             try:
                 await self._app.publish_many(streams[batches % len(streams)], jobs)
-            except HeadraceError as error:  # the database is unavailable: the load goes on, and these are not counted
+            except HeadraceError as error:  # the database is unavailable: the load continues, and these are not counted
                 print(f"publish failed: {error}", file=sys.stderr, flush=True)
                 await asyncio.sleep(0.1)
                 continue

@@ -1,4 +1,4 @@
-"""What each scenario does. A fault returns when it is over, and the recovery is measured from then on."""
+"""The faults of the scenarios. A fault returns when it is over, and the recovery is measured from then on."""
 
 from __future__ import annotations
 

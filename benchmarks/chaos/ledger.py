@@ -12,7 +12,7 @@ import msgspec
 
 
 class Judgement(msgspec.Struct, frozen=True):
-    """What a consumer did with the messages, in numbers of messages.
+    """The outcomes of a consumer's messages, in numbers of messages.
 
     Attributes:
         handled: different messages that were handled.

@@ -62,7 +62,7 @@ SCENARIOS: dict[str, Scenario] = {
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """What is demanded of a recovery.
+    """The demands on a recovery.
 
     Attributes:
         ratio: the lowest rate after it, as a share of the baseline.
@@ -112,7 +112,7 @@ class Outcome(msgspec.Struct, frozen=True):
         return None if None in seconds else max(one for one in seconds if one is not None)
 
     def faults(self, limits: Limits) -> list[str]:
-        """What is wrong, in words. Empty for a good outcome, and for a skipped scenario."""
+        """The faults, in words. Empty for a good outcome, and for a skipped scenario."""
         wrong = [f"{name}: {broken}" for name, judged in self.judgements.items() for broken in judged.broken]
         wrong += [accident.partition("\n")[0] for accident in self.accidents]
         if not self.recoveries:

@@ -31,7 +31,7 @@ class Trace:
 
 
 class Traces(msgspec.Struct):
-    """What all processes recorded.
+    """The records of all processes.
 
     Attributes:
         handled: times on the monotonic clock, keys and numbers, in the order of these times.

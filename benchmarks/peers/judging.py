@@ -1,4 +1,4 @@
-"""What became of the messages of a run: lost, doubled, out of order. Plain computation."""
+"""The fate of the messages of a run: lost, doubled, out of order. Plain computation."""
 
 from __future__ import annotations
 

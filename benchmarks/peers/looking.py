@@ -19,7 +19,7 @@ from benchmarks.peers.servers import Templates
 
 
 class Seen(msgspec.Struct, frozen=True):
-    """What a peer did in a schedule."""
+    """The behaviour of a peer in a schedule."""
 
     schedule: str
     peer: str

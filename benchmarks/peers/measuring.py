@@ -33,7 +33,7 @@ LATER_BATCH = 1000
 
 
 class Sample(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What one run found. Times are in microseconds for each message, or in milliseconds where the name says so."""
+    """The findings of one run. Times are in microseconds for each message, or in milliseconds where the name says so."""
 
     rate: float
     messages: int

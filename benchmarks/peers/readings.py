@@ -1,4 +1,4 @@
-"""What a run used and wrote: processor time, WAL, commits, dead rows, size, and the processor time of others."""
+"""The costs of a run: processor time, WAL, commits, dead rows, size, and the processor time of others."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Reading(msgspec.Struct, frozen=True):
 
 
 class Written(msgspec.Struct, frozen=True):
-    """What a database's server has written, and the size of the database in bytes."""
+    """The bytes that a database's server has written, its commits and dead rows, and the size of the database in bytes."""
 
     wal_bytes: int
     commits: int

@@ -57,7 +57,7 @@ def rows(flat: Sequence[Mapping[str, Any]]) -> list[Row]:
 
 
 def remarks(row: Row) -> list[str]:
-    """What must be known about a figure."""
+    """Return the remarks that belong to a figure."""
     peer = PEERS[row.peer]
     if not row.samples:
         failed = f"failed: {error_line(row.failures)}" if row.failures else "not measured"
@@ -83,7 +83,7 @@ def remarks(row: Row) -> list[str]:
 
 
 def broken(rows: Iterable[Row], peer: str) -> list[str]:
-    """What a peer failed to do, in words."""
+    """Return the failures of a peer, in words."""
     found = []
     for row in rows:
         if row.peer != peer:

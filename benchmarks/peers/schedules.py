@@ -45,7 +45,7 @@ VISIBILITY: dict[str, dict[str, Any]] = {
 
 
 class Stage(msgspec.Struct, frozen=True):
-    """What a schedule has: the peer, and how a run is opened.
+    """The means of a schedule: the peer, and how a run is opened.
 
     Attributes:
         restart: crashes Postgres and starts it. None for a server that is not ours.

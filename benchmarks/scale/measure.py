@@ -33,7 +33,7 @@ _MOST_BYTES = 400_000_000
 
 
 class Point(msgspec.Struct, frozen=True):
-    """What was measured of a workload.
+    """The measurements of a workload.
 
     Attributes:
         rate: messages per second.

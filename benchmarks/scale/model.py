@@ -67,7 +67,7 @@ class Costs(msgspec.Struct, frozen=True):
 
 
 class Workload(msgspec.Struct, frozen=True):
-    """What is done at the same time.
+    """The work that is done at the same time.
 
     Attributes:
         kind: whether the processes publish, or lease and ack. Of the latter each message counts once for each consumer.
@@ -135,7 +135,7 @@ def _demand(costs: Costs, workload: Workload) -> _Demand:
     common = {"processes": float(workload.processes), "cores": float(workload.cores), "crowding": costs.crowding}
     if workload.kind == "publish":
         call = costs.call("publish", workload.payload)
-        # What one process at a time does is a part of the work and of the wait of a process alone.
+        # The work that one process at a time does is a part of the work and of the wait of a process alone.
         wal = min(costs.wal * costs.batch * workload.payload, call.postgres + call.wait)
         return _Demand(call.postgres + call.client, 0.0, call.wait, wal, costs.batch, sharing=1.0, **common)
     lease, settle = costs.call("lease", workload.payload), costs.call("settle", workload.payload)

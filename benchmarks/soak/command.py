@@ -56,7 +56,7 @@ class Found(msgspec.Struct):
 
     @property
     def broken(self) -> list[str]:
-        """What is wrong, in words."""
+        """The faults, in words."""
         leaks = [f"{one.kind} of {one.name} grew by {amount(one.growth)}" for one in self.trends if one.leaks]
         return leaks + [accident.partition("\n")[0] for accident in self.accidents]
 

@@ -1,7 +1,7 @@
 """Decides from a series of samples whether it is level or grows. Plain computation.
 
 The growth is the slope of Theil and Sen, which is the median of the slopes between all pairs of samples, over the time after
-the warm-up. Up to a quarter of the samples may be anything. What retention cuts off again and again is level.
+the warm-up. Up to a quarter of the samples may be anything. A size that retention cuts repeatedly is level.
 """
 
 from __future__ import annotations

@@ -106,7 +106,7 @@ class Publisher:
         self._every = max(1.0, options.seconds / 120)
 
     def work(self) -> dict[str, tuple[float, Callable[[], Awaitable[object]]]]:
-        """What is done, with the times per second."""
+        """The operations, with the times per second."""
         return {
             "single": (self._rate / 4, self.single),
             "batch of 20": (self._rate / 40, self.batch),

@@ -82,4 +82,4 @@ SUITE: dict[str, Callable[[Options], Awaitable[Result]]] = {
 }
 
 IN_ALL = [name for name in SUITE if name != "jit"]
-"""What `all` runs. `jit` runs others twice, on a server of its own kind."""
+"""The benchmarks that `all` runs. `jit` runs others twice, on a server of its own kind."""

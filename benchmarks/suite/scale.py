@@ -56,7 +56,7 @@ async def scale(options: Options) -> Result:
 
 
 class Machine:
-    """What was measured on a machine. Of each repeat the least disturbed counts, since other programs only slow it down."""
+    """The measurements on a machine. Of each repeat the least disturbed counts, since other programs only slow it down."""
 
     def __init__(self, cores: int) -> None:
         self.cores = cores

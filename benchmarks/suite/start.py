@@ -32,7 +32,7 @@ COMMANDS = {
 
 
 async def start(options: Options) -> Result:
-    """Start processes again and again: workers with a message that waits, bare clients, and commands without a database."""
+    """Start processes repeatedly: workers with a message that waits, bare clients, and commands without a database."""
     times = 2 if options.quick else TIMES
     took: dict[str, list[float]] = {name: [] for name in ("worker", "bare", *COMMANDS)}
     measured = Measured()

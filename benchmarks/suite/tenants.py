@@ -151,7 +151,7 @@ async def _at_rest(database: Database) -> None:
 
 
 class Rounds:
-    """Publish, receive and ack again and again, as one tenant.
+    """Publish, receive and ack repeatedly, as one tenant.
 
     Attributes:
         publish: the nanoseconds that each publish took.

@@ -31,7 +31,7 @@ CONSUMER = {"concurrency": 32, "max_ack_pending": 10_000}
 _OWNER = uuid4()
 
 Figures = dict[str, float]
-"""What a message writes, by name."""
+"""The figures of a message, by name."""
 
 
 async def wal(options: Options) -> Result:
