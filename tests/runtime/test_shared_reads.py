@@ -183,8 +183,9 @@ async def test_an_erased_message_is_not_delivered_though_it_is_kept(place: Place
     await place.publish(3)
     await first.lease()
     await store.erase(place.database, "orders", [4])
-    assert (await second.lease()).seqs == [3, 5]
-    assert second.left_out == [3, 5]
+    for seqs in ([3], [5]):  # a batch ends before a seq that is missing
+        assert (await second.lease()).seqs == seqs
+        assert second.left_out == seqs
 
 
 async def test_a_message_that_comes_again_is_left_out_too(place: Place) -> None:

@@ -115,7 +115,7 @@ async def test_a_token_needs_the_scope_for_each_stream(api: Api) -> None:
 
     assert await publish("orders", "orders") == (200, [])
     for other in ("mails", "none"):  # it learns nothing about others
-        assert await publish("orders", other) == (403, ["messages[1].stream"])
+        assert await publish("orders", other) == (403, [])
     stored = await api.server.app.database.fetch("select key from headrace_streams.mails")
     assert list(stored) == []
 

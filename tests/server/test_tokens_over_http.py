@@ -26,6 +26,7 @@ BODIES: dict[str, Any] = {
     "POST /streams/{stream}/messages": {"key": "k", "data": 1},
     "POST /streams/{stream}/republish": {"target": "orders"},
     "POST /streams/{stream}/publish": {"key": "k", "data": 1},
+    "POST /messages": {"messages": [{"stream": "orders", "key": "k", "data": 1}]},
     "POST /jobs": {"kind": "redrive", "stream": "orders", "consumer": "ship"},
     "POST /streams/{stream}/erasures": {"seqs": [1]},
     "POST /streams/{stream}/consumers": {"name": "ship2"},

@@ -12,7 +12,6 @@ from headrace.model.errors import HeadraceError, UnknownConsumer, UnknownStream
 from headrace.model.outcomes import Failure
 from headrace.model.specs import Backoff
 from headrace.model.text.error_text import given_error
-from headrace.model.tokens import Forbidden
 from headrace.server.access.origins import consuming_get
 from headrace.server.access.scopes import Need
 from headrace.server.data_plane.delivery_bodies import (
@@ -90,7 +89,7 @@ class Operations:
             if ref not in found:
                 try:
                     found[ref] = await self._lookups.stream(request.caller, ref, "publish")
-                except (UnknownStream, Forbidden) as error:
+                except UnknownStream as error:
                     problem = problem_of(error)
                     problem.validation_errors = {f"messages[{number}].stream": [str(problem)]}
                     raise problem from error
