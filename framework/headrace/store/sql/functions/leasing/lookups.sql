@@ -159,3 +159,9 @@ language sql immutable as $$
     select coalesce(m.seq, p_lease.lowest + m.place - 1), m.hash, coalesce(m.attempt, 1), coalesce(m.crash, 0), m.place
     from unnest(p_lease.seqs, p_lease.hashes, p_lease.attempts, p_lease.crashes) with ordinality as m(seq, hash, attempt, crash, place)
 $$;
+
+-- Whether a lease whose seqs follow one another has this one. False for a lease with an array of seqs.
+create or replace function headrace_internal.spans(p_seqs bigint[], p_lowest bigint, p_held int, p_seq bigint) returns boolean
+language sql immutable as $$
+    select p_seqs is null and p_seq >= p_lowest and p_seq < p_lowest + p_held
+$$;

@@ -57,7 +57,7 @@ begin
         -- refuses a message that was acked before, and waits for a transaction that is acking it.
         insert into headrace_internal.acks (consumer_id, lease_id, seq)
             select p_consumer, p_leases[1], p_seqs[1] from headrace_internal.leases
-            where consumer_id = p_consumer and lease_id = p_leases[1] and expires_at > p_now and (p_seqs[1] = any (seqs) or seqs is null and p_seqs[1] >= lowest and p_seqs[1] < lowest + held)
+            where consumer_id = p_consumer and lease_id = p_leases[1] and expires_at > p_now and (p_seqs[1] = any (seqs) or headrace_internal.spans(seqs, lowest, held, p_seqs[1]))
               and (p_timeline is null or p_timeline = (
                   select headrace_internal.fence_identity(id, xmin, p_timeline) from headrace_internal.history order by id limit 1))
             for key share
@@ -90,13 +90,14 @@ begin
     end if;
     begin       -- a subtransaction costs less than ON CONFLICT DO NOTHING for each of many rows
         with locked as materialized (
-            select l.lease_id, l as lease from headrace_internal.leases as l
+            select lease_id, seqs, lowest, held from headrace_internal.leases
             where consumer_id = p_consumer and lease_id = any (p_leases) and expires_at > p_now
             order by lease_id for key share
         )
         insert into headrace_internal.acks (consumer_id, lease_id, seq)
             select distinct p_consumer, lease_id, seq from unnest(p_leases, p_seqs) as asked(lease_id, seq)
-            where (lease_id, seq) in (select l.lease_id, m.seq from locked as l cross join headrace_internal.messages_of_lease(l.lease) as m)
+            where (lease_id, seq) in (select lease_id, unnest(seqs) from locked)
+               or exists (select from locked as l where l.lease_id = asked.lease_id and headrace_internal.spans(l.seqs, l.lowest, l.held, asked.seq))
             order by lease_id, seq;     -- so that two transactions with the same messages don't deadlock
         get diagnostics v_count = row_count;
     exception when unique_violation then
