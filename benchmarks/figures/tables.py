@@ -68,7 +68,7 @@ def _curve(result: Mapping[str, Any]) -> str:
 
 
 def _peers(result: Mapping[str, Any]) -> str:
-    return results.markdown(results.rows(result["results"]))
+    return f"`{result['command']}`\n\n{results.markdown(results.rows(result['results']))}"
 
 
 def _seen(result: Mapping[str, Any]) -> str:
