@@ -155,7 +155,7 @@ def test_http_says_where_the_time_went_and_what_waiting_costs(url: str, tmp_path
         assert costs.keys() == {"server", "postgres", "client"}
         assert min(costs.values()) > 0
     for found in (result, small):
-        assert found["requests"]["ack"] == found["requests"]["receive"] >= 150
+        assert found["requests"]["receive"] >= 150 > found["requests"]["ack"]  # a receive request acks the batch before
         assert found["only_stores"]["limit"] > 0
         assert "billing: 505 messages came, each once" in found["checks"]
     assert idle["waiting"] == 200
