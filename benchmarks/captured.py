@@ -14,8 +14,8 @@ import asyncpg
 
 from benchmarks.checks import CheckFailed, expect
 from benchmarks.harness import MESSAGES, STREAM, Bench, Options, bench
-from benchmarks.http_server import Meter, postmaster
 from benchmarks.payloads import Batch
+from benchmarks.processor_time import Meter, postmaster
 from benchmarks.wire import CaptureJob, ConsumerJob, Job
 from headrace import store
 from headrace.embedded.binaries import find_installation

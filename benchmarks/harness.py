@@ -152,9 +152,9 @@ async def bench(options: Options) -> AsyncIterator[Bench]:
 
 
 @asynccontextmanager
-async def one_connection(dsn: str) -> AsyncIterator[Database]:
-    """A database with one connection, whose server process does all the work."""
-    database = Database(dsn, max_connections=1, application_name="benchmarks")
+async def opened(dsn: str, connections: int = 10, application_name: str = "benchmarks") -> AsyncIterator[Database]:
+    """A database with this many connections at most. With one, one server process does all the work."""
+    database = Database(dsn, max_connections=connections, application_name=application_name)
     await database.open()
     try:
         yield database
@@ -164,9 +164,7 @@ async def one_connection(dsn: str) -> AsyncIterator[Database]:
 
 @asynccontextmanager
 async def _opened(dsn: str, index_keys: bool = False) -> AsyncIterator[Bench]:
-    database = Database(dsn, application_name="benchmarks")
-    await database.open()
-    try:
+    async with opened(dsn) as database:
         await store.migrate(database)
         await store.create_stream(database, StreamSpec(name=STREAM, index_keys=index_keys))
         plain = await PlainLog.create(database)
@@ -174,8 +172,6 @@ async def _opened(dsn: str, index_keys: bool = False) -> AsyncIterator[Bench]:
             yield Bench(dsn, database, plain)
         finally:
             await plain.close()
-    finally:
-        await database.close()
 
 
 def with_database(url: str, name: str) -> str:

@@ -15,7 +15,7 @@ from benchmarks.chaos.faults import Fault
 from benchmarks.chaos.grounds import Enter
 from benchmarks.chaos.ledger import Judgement, judge
 from benchmarks.chaos.recovery import Phases, Recovery, recovery
-from benchmarks.chaos.site import Plan, Site, opened, site
+from benchmarks.chaos.site import Plan, Site, own_connections, site
 from headrace.admin import Admin
 
 SETTLING = 2.0
@@ -160,7 +160,7 @@ async def _run(name: str, scenario: Scenario, running: Site) -> Outcome:
     at.append(time.monotonic())
     confirmed = await running.finish()
     traced = traces.read(running.home)
-    async with opened(running.ground.direct) as database:
+    async with own_connections(running.ground.direct) as database:
         rows = await database.fetch(_EFFECTS, running.stream)
     phases = Phases(*at)
     return Outcome(
@@ -182,7 +182,7 @@ async def _run(name: str, scenario: Scenario, running: Site) -> Outcome:
 
 
 async def _remove(url: str, stream: str) -> None:
-    async with opened(url) as database:
+    async with own_connections(url) as database:
         await Admin(database).delete_stream(stream, force=True)
         await database.fetch("delete from headrace_chaos.effects where run = $1", stream)
         await database.fetch("delete from headrace_chaos.streams where name = $1", stream)

@@ -6,7 +6,7 @@ import asyncio
 import signal
 import time
 from collections.abc import AsyncIterator, Awaitable, Iterable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import msgspec
 
 from benchmarks.chaos.grounds import Ground
 from benchmarks.chaos.worker import CONSUMERS, EFFECTS
+from benchmarks.harness import opened
 from headrace import store
 from headrace.store import Database
 from tests.support.silence import Proxy
@@ -105,7 +106,7 @@ class Site:
 
     async def start(self) -> None:
         """Make the stream, and start all processes."""
-        async with opened(self.ground.direct) as database:
+        async with own_connections(self.ground.direct) as database:
             await store.create_stream(database, self.stream)
             await database.fetch("insert into headrace_chaos.streams values ($1)", self.stream)
         self._publisher = await self._spawn("publishers")
@@ -149,7 +150,7 @@ class Site:
         async with asyncio.timeout(4 * PATIENCE):
             await self._publisher.said(lambda lines: any("confirmed" in line for line in lines))
         confirmed: dict[str, int] = next(line["confirmed"] for line in self._publisher.lines if "confirmed" in line)
-        async with opened(self.ground.direct) as database:
+        async with own_connections(self.ground.direct) as database:
             left, since = await self._left(database), time.monotonic()
             while any(left) and time.monotonic() - since < PATIENCE:
                 await asyncio.sleep(0.1)
@@ -181,7 +182,7 @@ class Site:
 @asynccontextmanager
 async def site(ground: Ground, plan: Plan, stream: str, home: Path) -> AsyncIterator[Site]:
     """A site at work, ended at the end."""
-    async with opened(ground.direct) as database:
+    async with own_connections(ground.direct) as database:
         await store.migrate(database)
         async with database.transaction() as connection:
             await connection.execute(EFFECTS)
@@ -193,15 +194,9 @@ async def site(ground: Ground, plan: Plan, stream: str, home: Path) -> AsyncIter
         await running.close()
 
 
-@asynccontextmanager
-async def opened(url: str) -> AsyncIterator[Database]:
+def own_connections(url: str) -> AbstractAsyncContextManager[Database]:
     """Connections of the run's own, for few queries."""
-    database = Database(url, max_connections=2, application_name="chaos")
-    await database.open()
-    try:
-        yield database
-    finally:
-        await database.close()
+    return opened(url, 2, "chaos")
 
 
 async def _all(waiting: Iterable[Awaitable[None]]) -> None:

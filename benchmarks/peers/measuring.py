@@ -16,7 +16,7 @@ from benchmarks.peers.catalog import Peer
 from benchmarks.peers.children import PeerFailed
 from benchmarks.peers.jobs import Job
 from benchmarks.peers.judging import Entry, Verdict
-from benchmarks.peers.readings import Reading, Written
+from benchmarks.peers.readings import Reading, Stored
 from benchmarks.peers.runs import Effort, Run, opened
 from benchmarks.peers.servers import Templates
 from benchmarks.timing import milliseconds
@@ -198,7 +198,7 @@ def _live(run: Run) -> Sample:
     return sample
 
 
-def _sample(rate: float, count: int, used: Reading, before: Written | None, after: Written | None) -> Sample:
+def _sample(rate: float, count: int, used: Reading, before: Stored | None, after: Stored | None) -> Sample:
     sample = Sample(
         rate=rate,
         messages=count,

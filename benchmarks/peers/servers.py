@@ -19,7 +19,8 @@ from benchmarks.harness import with_database
 from benchmarks.peers.catalog import Peer
 from benchmarks.peers.children import ROOT, PeerFailed
 from benchmarks.peers.installing import program
-from benchmarks.peers.readings import Written, postmaster
+from benchmarks.peers.readings import Stored
+from benchmarks.processor_time import postmaster
 
 STARTING = 10.0
 """Seconds for a server to start."""
@@ -43,8 +44,8 @@ class Place(msgspec.Struct):
     dsn: str
     processes: list[int]
 
-    def written(self) -> Written | None:
-        return None if self.database is None else Written.read(self.database)
+    def written(self) -> Stored | None:
+        return None if self.database is None else Stored.of(self.database)
 
 
 class Snapshot:
@@ -81,7 +82,7 @@ def place(peer: Peer, postgres: str, *, template: str | None, effects: bool) -> 
 
 
 def _place(url: str, dsn: str, connection: psycopg.Connection[Any], processes: list[int]) -> Place:
-    server = postmaster(connection)
+    server = postmaster(connection.info.backend_pid)
     return Place(url, connection, dsn, processes if server is None else [*processes, server])
 
 

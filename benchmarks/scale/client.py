@@ -12,7 +12,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import cycle
-from pathlib import Path
 from typing import Literal
 from uuid import uuid4
 
@@ -20,8 +19,9 @@ import anyio
 import anyio.to_thread
 import msgspec
 
-from benchmarks.harness import STREAM
+from benchmarks.harness import STREAM, opened
 from benchmarks.payloads import Keys, batches
+from benchmarks.processor_time import used
 from headrace import store
 from headrace.model.outcomes import Settlement
 from headrace.store import Database
@@ -79,7 +79,7 @@ class Done(msgspec.Struct, frozen=True):
 class _Client:
     def __init__(self, job: Job, database: Database, server: int) -> None:
         self._job, self._database = job, database
-        self._schedule = Path(f"/proc/{server}/schedstat")
+        self._server = server
         self._owner = uuid4()
         self.idle = 0  # lease calls in a row that found that there was nothing
         self._consumers = cycle(list(job.consumers))
@@ -119,16 +119,13 @@ class _Client:
         if not self._job.times:
             yield
             return
-        times, server = self.times[kind], self._used()
+        times, server = self.times[kind], used(self._server)
         began, own = time.perf_counter(), time.process_time()
         yield
         times.elapsed += time.perf_counter() - began
         times.client += time.process_time() - own
-        times.postgres += self._used() - server
+        times.postgres += used(self._server) - server
         times.calls += 1
-
-    def _used(self) -> float:
-        return int(self._schedule.read_text().split()[0]) / 1e9
 
 
 async def _work(client: _Client, consumers: int) -> Done:
@@ -147,14 +144,10 @@ async def _work(client: _Client, consumers: int) -> Done:
 
 async def main(job: Job) -> None:
     os.sched_setaffinity(0, job.cores)
-    database = Database(job.dsn, max_connections=1, application_name="benchmarks")
-    await database.open()
-    try:
+    async with opened(job.dsn, 1) as database:
         client = _Client(job, database, await database.fetchval("select pg_backend_pid()"))
         print(msgspec.json.encode(await _work(client, len(job.consumers))).decode(), flush=True)
         await anyio.to_thread.run_sync(sys.stdin.read)  # until its processor time has been read
-    finally:
-        await database.close()
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager, suppress
-from pathlib import Path
 
 import anyio
 import msgspec
@@ -13,9 +12,9 @@ from anyio.streams.buffered import BufferedByteReceiveStream
 
 from benchmarks.checks import CheckFailed
 from benchmarks.harness import STREAM, Bench, Options, bench
-from benchmarks.http_server import Meter, children, postmaster
 from benchmarks.payloads import Keys, batches, bytes_of
 from benchmarks.processes import started
+from benchmarks.processor_time import Meter, busy, children, postmaster
 from benchmarks.scale.client import Done, Job, Times
 from benchmarks.scale.model import Call, Costs, Workload
 from headrace import store
@@ -161,22 +160,14 @@ def _pin(server: int, cores: set[int]) -> None:
 
 
 class OtherPrograms:
-    """The processor time that programs beside the benchmark use, from now on."""
+    """The processor time that programs beside the benchmark use, or the machine's host takes away, from now on."""
 
     def __init__(self, backend: int) -> None:
         self._meter = Meter(postgres=postmaster(backend), processes=os.getpid())
-        self._busy = _busy()
+        self._busy = busy()
 
     def share(self) -> float:
         """Return their share of all processors of the machine."""
-        busy, used = _busy() - self._busy, self._meter.read()
-        others = busy - used.get("postgres", 0.0) - used["processes"]
+        worked, used = busy() - self._busy, self._meter.read()
+        others = worked - used.get("postgres", 0.0) - used["processes"]
         return max(0.0, others / used["wall"] / (os.cpu_count() or 1))
-
-
-def _busy() -> float:
-    """Seconds for which the processors of the machine have worked."""
-    user, nice, system, _, _, interrupts, soft, *_ = map(
-        int, Path("/proc/stat").read_text().partition("\n")[0].split()[1:]
-    )
-    return (user + nice + system + interrupts + soft) / os.sysconf("SC_CLK_TCK")

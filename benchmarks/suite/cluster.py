@@ -9,8 +9,8 @@ import anyio
 
 from benchmarks.checks import expect
 from benchmarks.harness import STREAM, Bench, Options, bench, files_on_disk
-from benchmarks.http_server import Meter, postmaster
 from benchmarks.payloads import SMALL_NOTE, Keys, bytes_of
+from benchmarks.processor_time import Meter, postmaster
 from benchmarks.report import Result, figures
 from benchmarks.suite.filling import fill
 from benchmarks.suite.spark_crew import Done, SparkCrew

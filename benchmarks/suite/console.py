@@ -20,8 +20,9 @@ from benchmarks.checks import CheckFailed
 from benchmarks.console_server import FILE, Tally
 from benchmarks.first_page import MOST_BYTES, OPENINGS, FirstPage, first_page
 from benchmarks.harness import Bench, Options, bench
-from benchmarks.http_server import Meter, postmaster, serving
+from benchmarks.http_server import serving
 from benchmarks.processes import started
+from benchmarks.processor_time import Meter, postmaster
 from benchmarks.report import Result
 from benchmarks.timing import Measured
 from headrace import store

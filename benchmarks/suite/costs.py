@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from statistics import median
 from typing import Any
 from uuid import uuid4
@@ -12,9 +11,10 @@ from uuid import uuid4
 import msgspec
 
 from benchmarks.checks import CheckFailed
-from benchmarks.harness import MESSAGES, STREAM, Bench, Options, bench, one_connection
+from benchmarks.harness import MESSAGES, STREAM, Bench, Options, bench, opened
 from benchmarks.limits import INSERT, READ
 from benchmarks.payloads import SMALL_NOTE, Batch, Keys, batches, bytes_of
+from benchmarks.processor_time import used
 from benchmarks.report import Result
 from benchmarks.suite.filling import fill
 from benchmarks.timing import Measured
@@ -57,7 +57,7 @@ async def costs(options: Options) -> Result:
     rounds, repeats = options.count(300, 20), options.times(5, 2)
     found: dict[str, Cost] = {}
     for _ in range(repeats):
-        async with bench(options) as place, one_connection(place.dsn) as database:
+        async with bench(options) as place, opened(place.dsn, 1) as database:
             await fill(place, KEYS, _backlog(rounds))
             for name, call in (await _calls(place, database, rounds)).items():
                 await _measure(database, call, rounds, found.setdefault(name, Cost()))
@@ -87,10 +87,10 @@ async def _measure(database: Database, call: Call, rounds: int, cost: Cost) -> N
     for number in range(10):
         await call(database, number)
     before = await Written.read(database)
-    used, own, start = _used(server), time.process_time(), time.perf_counter()
+    before_it, own, start = _used(server), time.process_time(), time.perf_counter()
     for number in range(10, rounds):
         await call(database, number)
-    elapsed, mine, theirs = time.perf_counter() - start, time.process_time() - own, _used(server) - used
+    elapsed, mine, theirs = time.perf_counter() - start, time.process_time() - own, _used(server) - before_it
     after = await Written.read(database)
     if await database.fetchval("select pg_backend_pid()") != server:
         raise CheckFailed("The connection was replaced during the measurement.")
@@ -104,7 +104,7 @@ async def _measure(database: Database, call: Call, rounds: int, cost: Cost) -> N
 def _used(process: int) -> float:
     """Seconds of processor time of a process on this machine, to the nanosecond."""
     try:
-        return int(Path(f"/proc/{process}/schedstat").read_text().split()[0]) / 1e9
+        return used(process)
     except OSError:
         raise CheckFailed("costs needs a server on this machine, and Linux.") from None
 

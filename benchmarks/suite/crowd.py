@@ -15,9 +15,9 @@ from anyio.streams.buffered import BufferedByteReceiveStream
 from benchmarks import checks
 from benchmarks.crowd_worker import Handled
 from benchmarks.harness import STREAM, Bench, Options, bench
-from benchmarks.http_server import Meter, postmaster
 from benchmarks.payloads import SMALL_NOTE, Keys, bytes_of
 from benchmarks.processes import started
+from benchmarks.processor_time import Meter, postmaster
 from benchmarks.publishing import Publisher
 from benchmarks.report import Result
 from benchmarks.timing import Measured, milliseconds

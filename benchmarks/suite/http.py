@@ -12,8 +12,9 @@ from benchmarks import checks
 from benchmarks.checks import CheckFailed
 from benchmarks.harness import MESSAGES, PLAIN, STREAM, Bench, Options, bench
 from benchmarks.http_client import Board, Connection, Messages, Publisher, Receiver, deal_batches
-from benchmarks.http_server import BARE, HEADRACE, Meter, Server, postmaster, serving
+from benchmarks.http_server import BARE, HEADRACE, Server, serving
 from benchmarks.payloads import LARGE_NOTE, SMALL_NOTE, Keys, bytes_of
+from benchmarks.processor_time import Meter, postmaster
 from benchmarks.report import Result, figures
 from benchmarks.suite.http_idle import idle
 from benchmarks.suite.http_wake import wake

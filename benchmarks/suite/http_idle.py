@@ -10,7 +10,8 @@ import anyio
 from benchmarks import checks
 from benchmarks.harness import STREAM, Options, bench
 from benchmarks.http_client import Connection, request
-from benchmarks.http_server import HEADRACE, Meter, postmaster, serving
+from benchmarks.http_server import HEADRACE, serving
+from benchmarks.processor_time import Meter, postmaster
 from headrace import store
 from headrace.model.specs import ConsumerSpec
 

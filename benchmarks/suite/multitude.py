@@ -8,8 +8,8 @@ from typing import Any
 import anyio
 
 from benchmarks.harness import STREAM, Bench, Options, bench
-from benchmarks.http_server import Meter, postmaster
 from benchmarks.payloads import SMALL_NOTE, Keys, bytes_of
+from benchmarks.processor_time import Meter, postmaster
 from benchmarks.report import Result
 from benchmarks.suite.crowd import worker
 from benchmarks.suite.standstill import Standstill, _undisturbed, take_turns

@@ -10,7 +10,7 @@ from uuid import uuid4
 
 from benchmarks.checks import expect, settled
 from benchmarks.crew import crew
-from benchmarks.harness import PLAIN, STREAM, Bench, Options, bench, one_connection
+from benchmarks.harness import PLAIN, STREAM, Bench, Options, bench, opened
 from benchmarks.limits import INSERT
 from benchmarks.payloads import SMALL_NOTE, Batch, Keys, batches, bytes_of
 from benchmarks.publishing import Publisher
@@ -81,7 +81,7 @@ async def wal(options: Options) -> Result:
 
 async def _kept_up(place: Bench, work: list[Batch], size: int) -> Figures:
     """Lease and ack each `size` messages when they have been published."""
-    async with one_connection(place.dsn) as database:
+    async with opened(place.dsn, 1) as database:
         consumer = await _consumer(database)
         before = await Written.read(database)
         waiting = 0
@@ -101,7 +101,7 @@ async def _behind(place: Bench, work: list[Batch], swept: bool) -> Figures:
     parts. `swept`: whether the stream is swept before, as the janitor of a running app does every few seconds."""
     sweeper = Sweeper(place.database)
     await sweeper.sweep()
-    async with one_connection(place.dsn) as database:
+    async with opened(place.dsn, 1) as database:
         consumer = await _consumer(database)
         before = await Written.read(database)
         for batch in work:
@@ -133,7 +133,7 @@ async def _worker(place: Bench, count: int, size: int) -> Figures:
 
 async def _bare(place: Bench, work: list[Batch]) -> Figures:
     """Insert the same messages into a plain table."""
-    async with one_connection(place.dsn) as database:
+    async with opened(place.dsn, 1) as database:
         before = await Written.read(database)
         for batch in work:
             await database.fetch(INSERT, batch.keys, batch.texts)

@@ -7,12 +7,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, ClassVar
 
+from benchmarks.harness import opened
 from benchmarks.peers.process.adapter import Adapter
 from benchmarks.peers.process.messages import Message
 from benchmarks.peers.process.recorder import Handler
 from headrace import App, Transaction, store
 from headrace.model.specs import StreamSpec
-from headrace.store import Database
 
 STREAM = "orders"
 TRANSACTIONS = 7
@@ -24,7 +24,7 @@ class Peer(Adapter):
     _app: App
 
     async def set_up(self) -> None:
-        async with self._database() as database:
+        async with opened(self.url) as database:
             await store.migrate(database)
             await store.create_stream(database, StreamSpec(name=STREAM))
 
@@ -84,15 +84,6 @@ class Peer(Adapter):
         if handler.mode != "effect":
             return handle
         return write_all if self.transaction > 1 else write
-
-    @asynccontextmanager
-    async def _database(self) -> AsyncIterator[Database]:
-        database = Database(self.url, application_name="benchmarks")
-        await database.open()
-        try:
-            yield database
-        finally:
-            await database.close()
 
 
 def _name(reader: int) -> str:
