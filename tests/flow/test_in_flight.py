@@ -11,7 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from headrace.flow.in_flight import GATHER, LINGER, MANY, InFlightTracker
+from headrace.flow.in_flight import CHEAP, GATHER, LINGER, MANY, InFlightTracker
 from headrace.flow.lease import Lease, Parcel
 from headrace.model.outcomes import RELEASE, Failure, Settlement
 from headrace.model.records import Lost
@@ -275,6 +275,20 @@ def take_keys(in_flight: InFlightTracker[Held], lease_id: int, keys: Sequence[st
     seqs = range(first, first + len(keys))
     lease = in_flight.take(lease_id, seqs, keys, 30.0)
     return [Held(seq, key, lease) for seq, key in zip(seqs, keys, strict=True)]
+
+
+def test_many_messages_in_unfinished_leases_linger_longer(in_flight: InFlightTracker[Held]) -> None:
+    many, few = take(in_flight, 7, 3 * CHEAP), take(in_flight, 8, 2)
+    in_flight.ack(many[0])
+    in_flight.ack(few[0])
+    assert in_flight.collect(1.0) is None
+    assert in_flight.due == pytest.approx(1.0 + 3 * LINGER, rel=0.01)
+    assert in_flight.collect(1.0 + 2 * LINGER) is None
+    for message in many[1:]:
+        in_flight.ack(message)
+    parcel = in_flight.collect(1.0 + LINGER)
+    assert parcel is not None
+    assert parcel.settlement == Settlement(whole=[7], leases=[8], seqs=[1], failures=[None])
 
 
 def test_a_lease_that_is_all_acked_is_settled_by_its_id_alone(in_flight: InFlightTracker[Held]) -> None:

@@ -26,7 +26,11 @@ from headrace.model.outcomes import CANCEL, Failure
 from headrace.model.records import Lost
 
 LINGER = 0.05
-"""Time in seconds that the acks of a lease wait for the rest of it."""
+"""Time in seconds that the acks of a lease wait for the rest of it, while at most `CHEAP` messages are in such leases. With
+more it is longer in proportion, so that rewriting leases takes a bounded share of the store's time."""
+
+CHEAP = 2000
+"""Number of messages in leases that the store rewrites in a few milliseconds."""
 
 GATHER = 0.01
 """Time in seconds from a small settlement to the next one. A crash in between redelivers what was acked meanwhile, as with
@@ -77,6 +81,7 @@ class InFlightTracker(Generic[T]):
         self._whole: list[Lease] = []
         self._behind: list[Lease] = []  # done, but waiting for earlier messages that linger in other leases
         self._partly: dict[int, Lease] = {}
+        self._partly_messages = 0  # how many messages these leases had
         self._partly_since: float | None = None  # the first `collect` that found acks in them
         self._gather_until = _EVER
         self._failures: list[tuple[T, Failure]] = []
@@ -90,10 +95,16 @@ class InFlightTracker(Generic[T]):
     @property
     def due(self) -> float | None:
         """When what `collect` has left out is to be settled. None if it has left out nothing."""
-        lingered = None if self._partly_since is None else self._partly_since + self.linger
+        lingered = self._lingers_until
         if not self._whole:
             return lingered
         return self._gather_until if lingered is None else min(self._gather_until, lingered)
+
+    @property
+    def _lingers_until(self) -> float | None:
+        if self._partly_since is None:
+            return None
+        return self._partly_since + self.linger * max(1.0, self._partly_messages / CHEAP)
 
     def take(self, lease_id: int, seqs: Sequence[int], lanes: Sequence[Hashable], deadline: float) -> Lease:
         """Record a new lease of these messages, given in `history`, and return it.
@@ -159,6 +170,7 @@ class InFlightTracker(Generic[T]):
         if lease.lingers:
             lease.lingers = False
             del self._partly[lease.id]
+            self._partly_messages -= lease.size
             if not self._partly:
                 self._partly_since = None
         if lease.failed:  # it is collected together with its failures
@@ -174,6 +186,7 @@ class InFlightTracker(Generic[T]):
             return
         lease.lingers = True
         self._partly[lease.id] = lease
+        self._partly_messages += lease.size
         if len(self._partly) == 1:
             self.on_outcome()
 
@@ -235,7 +248,8 @@ class InFlightTracker(Generic[T]):
         """
         if self._partly and self._partly_since is None:
             self._partly_since = now
-        lingered = self._partly_since is not None and now >= self._partly_since + self.linger
+        until = self._lingers_until
+        lingered = until is not None and now >= until
         self._sent = None
         if everything or self._failures or lingered:
             parcel = self._collect_all()
@@ -268,6 +282,7 @@ class InFlightTracker(Generic[T]):
         for lease in self._partly.values():
             lease.lingers = False
         self._partly.clear()
+        self._partly_messages = 0
         self._partly_since = None
         return parcel
 

@@ -68,6 +68,11 @@ class Lease:
         self._lanes = lanes
         self._lane_of: dict[int, Hashable] | None = None
 
+    @property
+    def size(self) -> int:
+        """How many messages it had when it was given."""
+        return len(self._seqs)
+
     def lane(self, seq: int) -> Hashable:
         """Return the lane of one of its messages."""
         if self._lane_of is None:

@@ -26,8 +26,9 @@ from headrace_internal.leases as l
 join headrace_internal.consumers as c on c.id = l.consumer_id
 join headrace_internal.streams as s on s.id = c.stream_id
 cross join headrace_internal.messages_of_lease(l) as m
-where not exists (
-    select from headrace_internal.acks as a where a.consumer_id = l.consumer_id and a.lease_id = l.lease_id and a.seq = m.seq)
+where (     -- an index lookup: a join compares each message with each ack
+    select true from headrace_internal.acks as a
+    where a.consumer_id = l.consumer_id and a.lease_id = l.lease_id and a.seq = m.seq limit 1) is null
   and ((select headrace_granted.is_direct('in_flight')) or s.id = any ((select headrace_granted.streams_of('observe'))::int[]));
 comment on view headrace.in_flight is 'Messages that workers hold: consumer_id, lease_id and seq are the arguments of headrace.ack';
 

@@ -72,18 +72,20 @@ begin
             perform from headrace_internal.leases where consumer_id = p_consumer and lease_id = any (v_back) order by lease_id for update;
         end if;
         with asked as materialized (
-            select lease_id, seq, coalesce(failure ->> 'kind', 'ack') as outcome, failure
+            select a.lease_id, a.seq, coalesce(a.failure ->> 'kind', 'ack') as outcome, a.failure, r.seconds
             from unnest(p_leases, p_seqs, p_failures) as a(lease_id, seq, failure)
+            left join unnest(p_report.seqs, p_report.seconds) as r(seq, seconds) on v_keeps and r.seq = a.seq
         ), locked as materialized (
             select l.lease_id, l.since, l as lease from headrace_internal.leases as l
             where l.consumer_id = p_consumer and l.lease_id = any (p_leases)
         ), held as materialized (
             select l.lease_id, m.seq, m.hash, m.attempt, m.crash, m.place,
-                   a.outcome, a.failure, k.seq is not null as acked
+                   a.outcome, a.failure, a.seconds, case when a.outcome <> 'ack' then (     -- an index lookup: a join compares each with each
+                       select true from headrace_internal.acks as k
+                       where k.consumer_id = p_consumer and k.lease_id = l.lease_id and k.seq = m.seq limit 1) end is true as acked
             from locked as l
             cross join headrace_internal.messages_of_lease(l.lease) as m
             left join asked as a on a.lease_id = l.lease_id and a.seq = m.seq
-            left join headrace_internal.acked_messages(p_consumer, p_leases) as k on k.lease_id = l.lease_id and k.seq = m.seq
         ), kept as materialized (
             select lease_id, count(*)::int as held, array_agg(seq order by place) as seqs, array_agg(hash order by place) as hashes,
                    case when max(attempt) > 1 then array_agg(attempt order by place) end as attempts,
@@ -99,10 +101,7 @@ begin
         )
         select array_agg(row(seq, hash, attempt, case outcome when 'release' then crash else 0 end, outcome, (failure ->> 'delay')::float8,
                              failure ->> 'error', failure ->> 'error_type', failure ->> 'traceback',
-                             failure ->> 'process',
-                             case when v_keeps then (
-                                 select r.seconds from unnest(p_report.seqs, p_report.seconds) as r(seq, seconds) where r.seq = held.seq limit 1)
-                             end)::headrace_internal.returned_message) as messages,
+                             failure ->> 'process', seconds)::headrace_internal.returned_message) as messages,
                (select max(since) from locked) as since,
                (select array_agg(array[a.lease_id, a.seq, (a.lease_id not in (select lease_id from locked))::int]) from asked as a
                 where not exists (select from held as h where h.lease_id = a.lease_id and h.seq = a.seq
