@@ -23,6 +23,8 @@ from benchmarks.timing import milliseconds
 
 WARM_UP = 1.0
 """Seconds of a pace that are not measured."""
+FIRST_PART = 10
+"""Of a backlog, the processor time of the first of so many parts is not measured: workers start in it."""
 STALL = 2.0
 """Seconds without a message after which a backlog beside a blocked key is as far as it gets."""
 LATER = 86_400.0
@@ -101,6 +103,11 @@ def _drain(run: Run) -> Sample:
         run.analyze()
         before, start = run.place.written(), run.read(*run.consumers)
         run.consume()
+        warm, first = run.after_start(-(-count // FIRST_PART))
+        if first < count:
+            start = warm
+        else:  # it was one batch
+            first = 0
         passed = count
         if job.mode == "hold":
             run.wait(count, STALL)
@@ -120,10 +127,10 @@ def _drain(run: Run) -> Sample:
         raise PeerFailed("nothing was handled")
     if job.mode == "hold":
         return _beside_a_blocked_key(
-            run, observed, passed, _judged(_sample(0.0, count, used, before, written), verdict)
+            run, observed, passed, _judged(_sample(0.0, count, used, before, written, first), verdict)
         )
     rate = verdict.handled / ((settled - observed[0].at) / 1e9)
-    sample = _judged(_sample(rate, count, used, before, written), verdict)
+    sample = _judged(_sample(rate, count, used, before, written, first), verdict)
     if job.mode == "effect":
         _count_effects(run, sample, count)
     return sample
@@ -181,12 +188,13 @@ def _live(run: Run) -> Sample:
     run.launch(job.readers)
     run.ready()
     run.consume()
-    run.ask(run.publisher, "stored")
+    first = run.publish(0, 10**9, WARM_UP / 2, job.batch)["count"]
+    run.wait(first * job.readers)
     before, start = run.place.written(), run.read(run.publisher, *run.consumers)
-    done = run.publish(0, 10**9, run.effort.seconds, job.batch)
+    done = run.publish(first, 10**9, run.effort.seconds, job.batch)
     count = done["count"]
-    if not run.wait(count * job.readers):
-        run.notes.append(f"{run.handled:,} of {count * job.readers:,} were handled")
+    if not run.wait((first + count) * job.readers):
+        run.notes.append(f"{run.handled:,} of {(first + count) * job.readers:,} were handled")
     run.settle()
     settled, used = time.monotonic_ns(), run.read(run.publisher, *run.consumers).since(start)
     observed = run.stop()
@@ -194,16 +202,26 @@ def _live(run: Run) -> Sample:
     written = run.place.written()
     sample = _sample(count / ((settled - done["start"]) / 1e9), count, used, before, written)
     for reader in range(job.readers):
-        _judged(sample, judging.judge(observed.get(reader, []), count, job.keys))
+        _judged(sample, judging.judge(observed.get(reader, []), first + count, job.keys))
     return sample
 
 
-def _sample(rate: float, count: int, used: Reading, before: Stored | None, after: Stored | None) -> Sample:
+def _sample(
+    rate: float, count: int, used: Reading, before: Stored | None, after: Stored | None, first: int = 0
+) -> Sample:
+    """The findings of a run.
+
+    Args:
+        count: messages.
+        used: processor time.
+        before, after: the writes for all messages.
+        first: messages that were handled before the processor time was read.
+    """
     sample = Sample(
         rate=rate,
         messages=count,
-        client_us=used.client / count * 1e6,
-        server_us=used.server / count * 1e6,
+        client_us=used.client / (count - first) * 1e6,
+        server_us=used.server / (count - first) * 1e6,
         others=used.others,
         notes=[],
     )

@@ -152,6 +152,13 @@ class Run:
             time.sleep(min(0.005, self.left))
         return True
 
+    def after_start(self, warm: int) -> tuple[Reading, int]:
+        """Read the counters once so many messages were handled, and return how many were by then. What workers do once,
+        such as to connect, is over, and so are their first calls, which the server plans."""
+        self.wait(warm)
+        handled = sum(self.ask(child, "count")["handled"] for child in self.consumers)
+        return self.read(*self.consumers), handled
+
     def settle(self) -> None:
         """Wait until nothing is left in the database."""
         end = time.monotonic() + SILENCE

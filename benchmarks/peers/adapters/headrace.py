@@ -72,9 +72,6 @@ class Peer(Adapter):
             app.stop()
 
     def _handler(self, handler: Handler) -> Callable[..., Awaitable[None]]:
-        async def handle(order: dict[str, Any]) -> None:
-            await handler(order)
-
         async def write(order: dict[str, Any], tx: Transaction) -> None:
             await handler(order, tx.execute)
 
@@ -82,7 +79,7 @@ class Peer(Adapter):
             await handler.run(orders, ordered=False, write=tx.execute)
 
         if handler.mode != "effect":
-            return handle
+            return handler.handle
         return write_all if self.transaction > 1 else write
 
 

@@ -167,6 +167,10 @@ class Program {
     return {};
   }
 
+  async count() {
+    return { handled: this.handler.handled };
+  }
+
   async release() {
     this.handler.release();
     return {};

@@ -152,6 +152,9 @@ class Program:
         self._progress = asyncio.create_task(self._report())
         return {}
 
+    async def _do_count(self) -> dict[str, Any]:
+        return {"handled": self._recorder.handled}
+
     async def _do_release(self) -> dict[str, Any]:
         self._recorder.release.set()
         return {}
