@@ -58,6 +58,18 @@ PEERS: dict[str, Peer] = {
         order="per key",
         effect="atomic",
     ),
+    "table": Peer(
+        title="A plain table, no queue",
+        adapter="table",
+        order="of the ids",
+        effect="batch",
+        loop=True,
+        cannot={
+            "later": "a cursor over the ids passes a row that is not due",
+            "effect": "a place stands for all rows before it",
+            "cores": "one process reads from a place",
+        },
+    ),
     "pgmq": Peer(
         title="pgmq",
         adapter="pgmq",
