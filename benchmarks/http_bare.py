@@ -138,6 +138,7 @@ async def serve(port: int, batch: int, note: int, dsn: str | None) -> None:
     config = uvicorn.Config(
         application(answers(batch, note), store), port=port, http="httptools", ws="none", lifespan="off",
         log_config=None, access_log=False, server_header=False,
+        timeout_graceful_shutdown=1,    # requests to receive would wait for ever
     )  # fmt: skip
     await uvicorn.Server(config).serve()
 
