@@ -239,37 +239,46 @@ def took(messages: int, *, busy: float = 1.0) -> float:
 
 def test_calls_that_take_no_longer_than_they_need_are_followed_by_others_at_once() -> None:
     pace = CallPace()
-    rests = [pace.rest(messages, took(messages)) for messages in [10, 40, 100, 1000, 40, 300] * 10]
+    rests = [pace.rest(messages, 0, took(messages)) for messages in [10, 40, 100, 1000, 40, 300] * 10]
     assert max(rests) < 1e-6
 
 
 def test_after_a_call_that_was_delayed_the_next_one_waits_for_a_multiple_of_the_delay() -> None:
     pace = CallPace()
-    pace.rest(100, took(100))
-    assert pace.rest(100, took(100) + 0.0005) == pytest.approx(8 * 0.0005, rel=0.01)
-    assert pace.rest(100, took(100, busy=50)) == CallPace.LONGEST
-    assert pace.rest(100, took(100)) == pytest.approx(0, abs=1e-5)
+    pace.rest(100, 0, took(100))
+    assert pace.rest(100, 0, took(100) + 0.0005) == pytest.approx(8 * 0.0005, rel=0.01)
+    assert pace.rest(100, 0, took(100, busy=50)) == CallPace.LONGEST
+    assert pace.rest(100, 0, took(100)) == pytest.approx(0, abs=1e-5)
 
 
 def test_few_messages_never_wait() -> None:
     pace = CallPace()
     for messages in range(CallPace.MANY):
-        assert pace.rest(messages, took(messages)) == 0
-        assert pace.rest(messages, took(messages, busy=50)) == 0
-    assert pace.rest(CallPace.MANY, took(CallPace.MANY, busy=50)) > 0
+        assert pace.rest(messages, 0, took(messages)) == 0
+        assert pace.rest(messages, 0, took(messages, busy=50)) == 0
+    assert pace.rest(CallPace.MANY, 0, took(CallPace.MANY, busy=50)) > 0
+
+
+def test_a_few_large_messages_wait_as_many_small_ones_do() -> None:
+    pace, large = CallPace(), 10_000
+    size = 10 * (1 + large // CallPace.CHARACTERS)
+    assert pace.rest(10, 10 * large, took(size)) == 0
+    assert pace.rest(100, 0, took(100)) == pytest.approx(0, abs=1e-5), "and small ones take no longer than they need"
+    assert pace.rest(10, 10 * large, took(size) + 0.0005) == pytest.approx(8 * 0.0005, rel=0.1)
+    assert pace.rest(1, large, took(1 + large // CallPace.CHARACTERS, busy=50)) == 0
 
 
 def test_messages_that_take_longer_from_some_time_on_wait_no_longer_than_others_in_the_end() -> None:
-    """Such as larger payloads. Meanwhile their calls seem to be delayed, and wait for hundredths of a second."""
+    """Such as those of a stream with larger headers. Meanwhile their calls seem to be delayed, and wait for hundredths of a second."""
     pace = CallPace()
-    pace.rest(100, took(100))
-    rests = [pace.rest(100, took(100, busy=3)) for _ in range(2000)]
+    pace.rest(100, 0, took(100))
+    rests = [pace.rest(100, 0, took(100, busy=3)) for _ in range(2000)]
     assert rests[0] == pytest.approx(8 * (took(100, busy=3) - took(100)), rel=0.01)
     assert rests[-1] == pytest.approx(0, abs=1e-5)
 
 
-@given(st.lists(st.tuples(st.integers(0, 2000), st.floats(0, 100))))
-def test_no_call_waits_longer_than_a_hundredth_of_a_second(calls: list[tuple[int, float]]) -> None:
+@given(st.lists(st.tuples(st.integers(0, 2000), st.integers(0, 64_000_000), st.floats(0, 100))))
+def test_no_call_waits_longer_than_a_hundredth_of_a_second(calls: list[tuple[int, int, float]]) -> None:
     pace = CallPace()
     assert all(0 <= pace.rest(*call) <= CallPace.LONGEST for call in calls)
 

@@ -84,7 +84,7 @@ async def test_a_consumer_keeps_the_pace_and_ends_at_once(app: App, monkeypatch:
             waiting.set()
         await keep_pace(calls)
 
-    monkeypatch.setattr(CallPace, "rest", lambda _, messages, _took: 1e6 if messages else 0.0)
+    monkeypatch.setattr(CallPace, "rest", lambda _, messages, *_others: 1e6 if messages else 0.0)
     monkeypatch.setattr(LeaseCalls, "keep_pace", noted)
 
     @app.consumer("orders")

@@ -136,7 +136,8 @@ class LeaseCalls:
         ended = self._clock()
         if spec.where is not None:
             self._look.took(ended - began, batch.looked_at)
-        self._next_at = ended + self._pace.rest(len(batch.seqs), ended - began)
+        characters = sum(map(len, filter(None, batch.data)))  # None for those that the caller has cached
+        self._next_at = ended + self._pace.rest(len(batch.seqs), characters, ended - began)
         self._adapt(batch)
         return batch
 
