@@ -9,15 +9,13 @@ from pyspark.sql.types import DataType, LongType, MapType, StringType, StructFie
 
 from headrace.model.errors import ConfigurationError, InvalidData
 from headrace.model.log import Log
+from headrace_spark.frames.pieces import STREAM
 from headrace_spark.source.options import Options
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
 
 log = Log("headrace.spark")
-
-STREAM = "stream"
-"""The column with the name of a message's stream. It is there if a read has several streams."""
 
 TYPES: dict[str, DataType] = {
     "key": StringType(),
