@@ -22,7 +22,7 @@ def chunks(batches: Iterable[pa.RecordBatch], size: int) -> Iterator[pa.RecordBa
     held: list[pa.RecordBatch] = []
     total = 0
     for batch in batches:
-        whole = batch.get_total_buffer_size()
+        whole = batch.nbytes  # also of a slice
         step = max(1, batch.num_rows * size // max(whole, size))
         for start in range(0, batch.num_rows, step):
             piece = batch.slice(start, step)
