@@ -159,13 +159,13 @@ def _batches(connection: Connection, query: str) -> Iterator[pa.RecordBatch]:
     """The rows of a query.
 
     The planner is kept from sorting. Each segment has an index in that order, even if the server
-    does not know the segment's size yet.
+    does not know the segment's size yet. Nothing is compiled, which the costs of kinds of scans that are off would cause.
     """
     with connection.cursor(adbc_stmt_kwargs={"adbc.postgresql.batch_size_hint_bytes": str(BATCH_BYTES)}) as cursor:
         # With read committed the snapshot is taken after the lock, and what
         # `headrace_internal.require_range` sees is not older.
         cursor.executescript(
-            "set transaction isolation level read committed; set local enable_seqscan = off; set local enable_bitmapscan = off; set local max_parallel_workers_per_gather = 0"
+            "set transaction isolation level read committed; set local enable_seqscan = off; set local enable_bitmapscan = off; set local jit = off; set local max_parallel_workers_per_gather = 0"
         )
         cursor.execute(query)
         yield from cursor.fetch_record_batch()

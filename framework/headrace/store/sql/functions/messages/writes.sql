@@ -9,6 +9,12 @@
 -- The staging table is unlogged, because COPY into it costs half, and its rows need not survive. After a crash of the
 -- server it is empty. Then there are fewer rows than the attempts report, and the commit is refused.
 --
+-- The staged rows are not attached to the stream as a segment. Each would need its seq while it is staged, and one that is
+-- drawn holds up the readers of all later messages until the commit. They would also have to be logged then. The insert of
+-- the commit takes as long as a COPY of the rows, by one process: 2.4 µs a row of 200 bytes on a machine of two cores, where
+-- all of a warm Spark's write takes 5, and Spark alone takes 1.3 to pass the rows to Python. A staging table without its
+-- index is filled in 0.6 instead of 1.1 µs of processor time, and the commit, which must sort then, loses as much.
+--
 -- A write may have several streams. It has a row and a staging table for each, and one commit publishes them.
 --
 -- Locks are taken in this order: the id of a write with several streams, the stream's table, the row of the write, the
