@@ -5,9 +5,13 @@ from __future__ import annotations
 import asyncio
 import selectors
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
-from typing import Any
+from io import StringIO
+from textwrap import dedent
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.sql.types import LongType, StringType, StructField, StructType
@@ -19,6 +23,9 @@ from headrace_spark.source.connection import connect
 from headrace_spark.source.options import Options
 from headrace_spark.source.reader import HeadraceReader
 from headrace_spark.source.rows import SCHEMA
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.asyncio
 
@@ -121,6 +128,74 @@ async def test_a_read_takes_hardly_more_than_the_query_needs(dsn: str, database:
         found, sent = await asyncio.to_thread(taken, proxy, schema, **given)
         assert found == rows, given
         assert sent <= 1.1 * size + 10_000, f"{given} {schema.names}: {sent} bytes for {size}"
+
+
+async def test_a_count_takes_no_column_of_any_message(dsn: str, database: store.Database, proxy: Proxy) -> None:
+    """Also after a filter and a limit, and over several streams."""
+    sql = "select headrace.publish($1, 'k.' || n % 50, to_json(repeat('x', 2000) || n)) from generate_series(1, 3000) as n"
+    for stream in ("orders", "payments"):
+        await store.create_stream(database, stream)
+        await database.fetch(sql, stream)
+    await asyncio.to_thread(needed, proxy, "select 1")  # the driver reads the types of a database once
+    both = {"stream": "orders,payments"}
+    for given, rows in (({}, 3000), ({"filter": "k.7"}, 60), (both, 6000), ({**both, "limit": 3500}, 3500)):
+        found, sent = await asyncio.to_thread(taken, proxy, StructType(), **given)
+        assert found == rows, given
+        assert sent <= 10_000, f"{given}: {sent} bytes"
+
+
+async def test_spark_counts_rows_without_columns(spark: SparkSession, dsn: str, database: store.Database) -> None:
+    await store.create_stream(database, "orders")
+    await database.fetch("select headrace.publish('orders', 'k', to_json(n)) from generate_series(1, 3000) as n")
+    frame = spark.read.format("headrace").options(database=dsn, stream="orders").schema(StructType()).load()
+    assert await asyncio.to_thread(frame.count) == 3000
+    assert await asyncio.to_thread(frame.limit(5).count) == 5
+
+
+@pytest.mark.parametrize(
+    ("error", "silent"), [(ConnectionResetError, True), (BrokenPipeError, True), (ValueError, False)]
+)
+async def test_a_task_of_which_spark_wants_no_more_ends_in_silence(
+    dsn: str, database: store.Database, monkeypatch: pytest.MonkeyPatch, error: type[Exception], silent: bool
+) -> None:
+    """PySpark fails to write, closes the reader, ends the process and prints a traceback to `sys.stderr`."""
+    await store.create_stream(database, "orders")
+    await database.fetch("select headrace.publish('orders', 'k', to_json(n)) from generate_series(1, 3000) as n")
+    printed = StringIO()
+    monkeypatch.setattr(sys, "stderr", printed)
+
+    def task() -> None:
+        reader = HeadraceReader(Options.of({"database": dsn, "stream": "orders"}), SCHEMA)
+        batches = reader.read(reader.partitions()[0])
+        try:
+            next(iter(batches))
+            raise error
+        finally:
+            batches.close()  # type: ignore[attr-defined]
+
+    with pytest.raises(error):
+        await asyncio.to_thread(task)
+    print("a traceback", file=sys.stderr)
+    assert bool(printed.getvalue()) != silent
+
+
+@pytest.mark.long
+async def test_take_prints_no_traceback(dsn: str, database: store.Database) -> None:
+    await store.create_stream(database, "orders")
+    sql = "select headrace.publish('orders', 'k', to_json(repeat('x', 500) || n)) from generate_series(1, 50000) as n"
+    await database.fetch(sql)
+    program = """
+        import sys
+        from headrace_spark.session import SparkSettings, session, stop
+        spark = session(SparkSettings(master="local[2]"))
+        frame = spark.read.format("headrace").options(database=sys.argv[1], stream="orders").load()
+        print(len(frame.take(1)), len(frame.limit(5).collect()))
+        stop()
+    """
+    command = [sys.executable, "-c", dedent(program), dsn]
+    ended = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=True)
+    assert ended.stdout.split() == ["1", "5"]
+    assert "Error" not in ended.stderr, ended.stderr
 
 
 async def test_a_limit_counts_the_messages_of_all_streams(dsn: str, database: store.Database, proxy: Proxy) -> None:

@@ -76,6 +76,20 @@ async def test_a_table_is_read_written_and_streamed(
         spark.table("sql_tests.orders").select("key", "data").write.format("headrace").mode("append").save()
 
 
+async def test_a_row_that_is_inserted_into_a_table_of_several_streams_names_its_own(
+    spark: SparkSession, dsn: str, database: store.Database, namespace: str
+) -> None:
+    for stream in ("orders", "payments"):
+        await store.create_stream(database, stream)
+    for name, streams in (("listed", "stream 'orders,payments'"), ("matched", "streamPattern 'orders|payments'")):
+        spark.sql(f"create table sql_tests.{name} using headrace options ({streams}, database '{dsn}')")
+        values = ", ".join(f"('{stream}', '{name}.{stream}', '1')" for stream in ("orders", "payments"))
+        spark.sql(f"insert into sql_tests.{name} (stream, key, data) values {values}")
+        assert rows(spark.sql(f"select stream, key from sql_tests.{name} where key like '{name}.%' order by key")) == [
+            (stream, f"{name}.{stream}") for stream in ("orders", "payments")
+        ]
+
+
 async def test_streams_get_tables_by_their_names(
     spark: SparkSession, dsn: str, database: store.Database, namespace: str
 ) -> None:

@@ -16,11 +16,12 @@ from headrace import store
 from headrace.model.errors import ConfigurationError, InvalidInput, UnknownConsumer, UnknownStream
 from headrace.model.specs import ConsumerSpec
 from headrace_spark import report_lag, session
+from headrace_spark.frames.pieces import STREAM
 from headrace_spark.progress import LagReport
 from headrace_spark.session import sessions
 from headrace_spark.source.options import Options
 from headrace_spark.source.reader import HeadraceReader
-from headrace_spark.source.rows import SCHEMA, STREAM
+from headrace_spark.source.rows import SCHEMA
 from headrace_spark.source.streaming import HeadraceStreamReader
 from tests.runtime.running import eventually
 from tests.support.logs import logged

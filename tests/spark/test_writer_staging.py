@@ -24,6 +24,7 @@ from headrace.model.errors import (
     StreamFull,
     UnknownStream,
 )
+from headrace_spark.frames.pieces import chunks
 from headrace_spark.source import row_checks, staging
 from headrace_spark.source.connection import connect, fetch
 from headrace_spark.source.staging import Part, Write
@@ -379,20 +380,21 @@ def test_writers_without_an_id_are_different_writes(written: Written) -> None:
     assert written.staged() == 0
 
 
-def test_a_part_goes_through_json_as_the_database_takes_it() -> None:
-    assert staging.msgspec.to_builtins(Part(partition=1, attempt="x", rows=2)) == {
-        "partition": 1,
-        "attempt": "x",
-        "rows": 2,
-    }
+def test_a_part_is_one_of_each_stream_for_the_database() -> None:
+    part = Part(partition=1, attempt="x", streams={"orders": 2, "refunds": 3})
+    assert part.rows == 5
+    assert part.in_database() == [
+        {"partition": 1, "attempt": "x", "stream": "orders", "rows": 2},
+        {"partition": 1, "attempt": "x", "stream": "refunds", "rows": 3},
+    ]
 
 
 def test_small_batches_are_sent_together_and_large_ones_in_pieces() -> None:
     small = [rows("a"), rows("b", "c"), rows(), rows("d")]
-    (joined,) = staging._chunks(iter(small), 1_000_000)
+    (joined,) = chunks(iter(small), 1_000_000)
     assert joined.column("key").to_pylist() == ["a", "b", "c", "d"]
     assert joined.schema == small[0].schema
-    pieces = list(staging._chunks(iter([rows(*"abcdefgh"), rows("i")]), 50))
+    pieces = list(chunks(iter([rows(*"abcdefgh"), rows("i")]), 50))
     assert [key for piece in pieces for key in piece.column("key").to_pylist()] == list("abcdefghi")
     assert len(pieces) > 2
-    assert list(staging._chunks(iter([]), 50)) == []
+    assert list(chunks(iter([]), 50)) == []

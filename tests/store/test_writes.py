@@ -139,6 +139,25 @@ async def test_two_commits_at_once_publish_once(database: store.Database, connec
     assert await published(database) == ["a", "b"]
 
 
+async def test_commits_of_a_write_to_other_streams_at_once_publish_once(
+    database: store.Database, connect: Connect
+) -> None:
+    """A query that was started twice, whose rows name other streams the second time."""
+    await store.create_stream(database, "payments")
+    parts = {stream: await stage(database, ["a"], stream=stream) for stream in ("orders", "payments")}
+    sql = "select headrace_internal.commit_writes('w', 0, $1)"
+    first, second = await connect(), await connect()
+    transaction = first.transaction()
+    await transaction.start()
+    assert await first.fetchval(sql, json.dumps([{**parts["orders"], "stream": "orders"}])) == 1
+    late = await start(second.fetchval(sql, json.dumps([{**parts["payments"], "stream": "payments"}])))
+    await until_blocked(database, first)
+    await transaction.commit()
+    assert await late == 0
+    assert (await published(database), await published(database, "payments")) == (["a"], [])
+    assert await staging_tables(database) == []
+
+
 async def test_a_commit_that_is_rolled_back_can_be_done_again(database: store.Database, connect: Connect) -> None:
     parts = [await stage(database, ["a", "b"])]
     first, second = await connect(), await connect()
@@ -398,8 +417,8 @@ async def test_a_commit_notifies_waiting_consumers(
 
 
 async def test_invalid_writes_are_refused_with_what_they_need(database: store.Database, connect: Connect) -> None:
-    for bad in ("", "x" * 257):
-        with pytest.raises(InvalidInput, match="1 to 256 bytes"):
+    for bad in ("", "x" * 513):
+        with pytest.raises(InvalidInput, match="1 to 512 bytes"):
             await table_for(database, bad)
     with pytest.raises(UnknownStream, match="There is no stream 'nowhere'"):
         await table_for(database, stream="nowhere")

@@ -105,7 +105,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         """The name of the only stream. Raises `ConfigurationError` if there are several, which a write can't have."""
         if not self.single:
             raise ConfigurationError(
-                f"stream={','.join(self.streams)!r} names several streams. A write has one stream. Write once for each."
+                f"stream={','.join(self.streams)!r} names several streams. Leave it out, and name the stream of each row in a column `stream`."
             )
         return self.streams[0]
 
@@ -115,7 +115,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         return len(self.streams) == 1
 
     @staticmethod
-    def of(options: Mapping[str, str], known: Iterable[str] = READING) -> Options:
+    def of(options: Mapping[str, str], known: Iterable[str] = READING, *, named: bool = True) -> Options:
         """Parse the options. Names match in any case, as everywhere in Spark.
 
         A path passed to `load` or `save` is the name of the stream.
@@ -123,6 +123,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         Args:
             options: the options as Spark passes them.
             known: the names that are allowed. A writer has others than a reader.
+            named: whether they must name a stream.
 
         Raises:
             ConfigurationError: an option does not exist or has an invalid value.
@@ -131,7 +132,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         known = tuple(known)
         given = {name.lower(): value for name, value in options.items()}
         check_names(given, known)
-        streams, pattern = _streams(given)
+        streams, pattern = _streams(given, named)
         others = {name.lower() for name in known} - {name.lower() for name in READING}
         found = Options(
             place=find(given.get("database")),
@@ -186,16 +187,16 @@ def _check_together(options: Options) -> None:
             )
 
 
-def _streams(given: Mapping[str, str]) -> tuple[tuple[str, ...], str | None]:
+def _streams(given: Mapping[str, str], named: bool) -> tuple[tuple[str, ...], str | None]:
     text, pattern = given.get("stream") or given.get("path") or "", given.get("streampattern")
     if pattern:
         if given.get("stream"):
             raise ConfigurationError("stream and streamPattern can't be combined. Leave one of them out.")
         return (), pattern
     names = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
-    if not names:
+    if named and not names:
         raise ConfigurationError(
-            "The stream is not set. Write .option('stream', 'orders'), or .load('orders'). In SQL write"
+            "The stream is not set. Write .option('stream', 'orders'), or .load('orders'), or write a DataFrame with a column `stream`. In SQL write"
             " create table orders using headrace options (stream 'orders'), and no columns: Spark passes these options on only without them."
         )
     return names, None

@@ -6,7 +6,9 @@ Postgres.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from io import StringIO
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -35,6 +37,10 @@ BATCH_BYTES = 4 * 1024 * 1024
 A million messages of 200 bytes took 0.8 s over one connection with this size, and 1.3 s with 1 or
 16 MiB.
 """
+
+
+_UNCOLUMNED_ROWS = 100_000
+"""Maximum number of rows in a batch without columns."""
 
 
 class Piece(msgspec.Struct, frozen=True):
@@ -92,7 +98,7 @@ def partitions_of(options: Options, rows: Rows, wanted: Sequence[Wanted]) -> lis
     parts: list[tuple[int, Piece]] = []
     for one, size in zip(wanted, sizes, strict=True):
         share = max(round(tasks * size / total), 1)
-        found = one.ranges.parts(one.first, one.last, rows.fetched, one.tests, one.uid, tasks=share)
+        found = one.ranges.parts(one.first, one.last, rows.fetched or ["seq"], one.tests, one.uid, tasks=share)
         parts += [(part.last - part.first + 1, Piece(one.ranges.stream, part.query)) for part in found]
     return [RangePartition(options.place, pieces, options.limit) for pieces in packed(parts, tasks)]
 
@@ -113,9 +119,11 @@ def read(partition: RangePartition, rows: Rows) -> Iterator[pa.RecordBatch]:
             if left == 0:
                 return
             query = piece.query if left is None else f"select * from ({piece.query}) as messages limit {left}"
+            if not rows.fetched:
+                query = f"select count(*) from ({query}) as messages"
             try:
                 with translated(partition.place.url):
-                    fetched = _Counted(_batches(connection, query))
+                    fetched = _Counted(_batches(connection, query) if rows.fetched else _uncolumned(connection, query))
                     yield from rows.converted(fetched, piece.stream)
                     connection.commit()
             except SchemaError as error:
@@ -123,6 +131,10 @@ def read(partition: RangePartition, rows: Rows) -> Iterator[pa.RecordBatch]:
                     f"The stream {piece.stream!r} was deleted while it was read. Start the read again."
                 ) from error
             left = None if left is None else left - fetched.count
+    except GeneratorExit as ended:
+        if isinstance(ended.__context__, ConnectionError):
+            _end_in_silence()
+        raise
     finally:
         connection.close()
 
@@ -147,16 +159,37 @@ def _batches(connection: Connection, query: str) -> Iterator[pa.RecordBatch]:
     """The rows of a query.
 
     The planner is kept from sorting. Each segment has an index in that order, even if the server
-    does not know the segment's size yet.
+    does not know the segment's size yet. Nothing is compiled, which the costs of kinds of scans that are off would cause.
     """
     with connection.cursor(adbc_stmt_kwargs={"adbc.postgresql.batch_size_hint_bytes": str(BATCH_BYTES)}) as cursor:
         # With read committed the snapshot is taken after the lock, and what
         # `headrace_internal.require_range` sees is not older.
         cursor.executescript(
-            "set transaction isolation level read committed; set local enable_seqscan = off; set local enable_bitmapscan = off; set local max_parallel_workers_per_gather = 0"
+            "set transaction isolation level read committed; set local enable_seqscan = off; set local enable_bitmapscan = off; set local jit = off; set local max_parallel_workers_per_gather = 0"
         )
         cursor.execute(query)
         yield from cursor.fetch_record_batch()
+
+
+def _uncolumned(connection: Connection, query: str) -> Iterator[pa.RecordBatch]:
+    """As many rows without columns as the query counts."""
+    import pyarrow as pa
+
+    (counted,) = _batches(connection, query)
+    left = counted.column(0)[0].as_py()
+    while left:
+        rows = min(left, _UNCOLUMNED_ROWS)
+        yield pa.RecordBatch.from_struct_array(pa.array([{}] * rows, pa.struct([])))
+        left -= rows
+
+
+def _end_in_silence() -> None:
+    """Print no traceback when this process ends.
+
+    Spark has closed its end of a task's pipe, since it has all the rows that it needs, as for `take(1)`. PySpark then ends
+    the process, and prints that it could not flush (`pyspark.daemon.worker`).
+    """
+    sys.stderr = StringIO()
 
 
 class _PushFilters:

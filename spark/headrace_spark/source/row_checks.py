@@ -42,6 +42,14 @@ def _contains(texts: pa.StringArray, part: bytes) -> bool:
     return part[:1] in whole and part in whole
 
 
+class RowRefused(Exception):
+    """The database refuses the row at this place, for the reason of this error. Nothing of its COPY is staged."""
+
+    def __init__(self, place: int, error: HeadraceError) -> None:
+        super().__init__(str(error))
+        self.place, self.error = place, error
+
+
 _LINE = re.compile(r"^COPY .*, line (\d+)(?:, column (\w+))?", re.MULTILINE)
 
 

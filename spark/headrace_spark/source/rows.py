@@ -9,15 +9,13 @@ from pyspark.sql.types import DataType, LongType, MapType, StringType, StructFie
 
 from headrace.model.errors import ConfigurationError, InvalidData
 from headrace.model.log import Log
+from headrace_spark.frames.pieces import STREAM
 from headrace_spark.source.options import Options
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
 
 log = Log("headrace.spark")
-
-STREAM = "stream"
-"""The column with the name of a message's stream. It is there if a read has several streams."""
 
 TYPES: dict[str, DataType] = {
     "key": StringType(),
@@ -44,7 +42,7 @@ class Rows:
         options: the options of the read.
 
     Attributes:
-        fetched: the columns that the database sends.
+        fetched: the columns that the database sends. There is none if no column is wanted, and it then sends a count.
         pushable: the columns that the database has as Spark sees them, so that it can evaluate filters on them.
 
     Raises:
@@ -61,7 +59,7 @@ class Rows:
         names = [name for name in schema.names if name in TYPES]
         if self._corrupt in schema.names and "data" not in names:
             names.append("data")
-        if (self._typed or not names) and "seq" not in names:
+        if (self._typed or (schema.names and not names)) and "seq" not in names:
             names.append("seq")
         self.fetched = names
 
@@ -74,6 +72,9 @@ class Rows:
         import pyarrow as pa
         from pyspark.sql.pandas.types import to_arrow_schema
 
+        if not self.fetched:  # batches are made of columns, and would lose the number of their rows
+            yield from batches
+            return
         wanted = to_arrow_schema(self._schema, timezone="UTC")
         if self._schema.names == self.fetched and not self._typed:
             for batch in batches:
@@ -172,7 +173,3 @@ def _check(schema: StructType, options: Options) -> None:
                 f"A stream has no column {field.name} {field.dataType.simpleString()}. The columns are {known}. data may have any type"
                 " with a form in JSON, and headers may be a map<string,string>. Leave out .schema(…) to read all of them."
             )
-    if not schema.fields:
-        raise ConfigurationError(
-            f"The schema has no column. Name at least one of {known}, or leave out .schema(…) to read all of them."
-        )

@@ -10,10 +10,11 @@ from typing import Any
 from pyspark.sql.types import DataType, StringType, StructField, StructType
 
 from headrace.model.errors import ConfigurationError, InvalidInput
+from headrace_spark.frames.pieces import STREAM
 from headrace_spark.source.options import Options
 from headrace_spark.source.queries import Queries
 from headrace_spark.source.ranges import Ranges
-from headrace_spark.source.rows import SCHEMA, STREAM
+from headrace_spark.source.rows import SCHEMA
 from headrace_spark.typed.inference import infer
 
 _WINDOW = 50

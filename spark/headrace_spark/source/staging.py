@@ -1,4 +1,4 @@
-"""Staging of writes: tasks write rows to a staging table beside the stream, and one commit publishes them.
+"""Staging of writes: tasks write rows to a staging table beside each stream, and one commit publishes them.
 
 See `store/sql/functions/messages/writes.sql`. This module does not know Spark. A task attempt passes its
 Arrow batches to `stage`. The caller that knows which attempts count passes their results to
@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import json
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 from uuid import uuid4
 
 import msgspec
 
-from headrace.model.errors import HeadraceError, InvalidInput, StoreFull, StoreUnavailable
+from headrace.model.errors import HeadraceError, InvalidInput, StoreFull, StoreUnavailable, UnknownStream
 from headrace.model.log import Log
+from headrace_spark.frames.pieces import by_stream, check_number, chunks
 from headrace_spark.source.connection import Place, connect, fetch, translated
-from headrace_spark.source.row_checks import are_usual, place_of_row, row_error, table_is_gone
+from headrace_spark.source.row_checks import RowRefused, are_usual, place_of_row, row_error, table_is_gone
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped, unused-ignore]
@@ -38,8 +40,8 @@ RETRY_DELAYS = 0.2, 1.0, 3.0, 10.0
 """Pauses in seconds before the retries of a commit, after a failure or a lost answer."""
 
 
-SetAside = Callable[["pa.RecordBatch", HeadraceError], None]
-"""Takes a row that can't be a message, and the reason. Threads call it, one at a time."""
+SetAside = Callable[["pa.RecordBatch", HeadraceError, str | None], None]
+"""Takes a row that can't be a message, the reason, and the stream that the row names. Threads call it, one at a time."""
 
 
 class Write(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,14 +49,14 @@ class Write(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         place: the database.
-        stream: the name of the stream.
+        stream: the name of the stream. None if each row names its own in the column `stream`.
         id: identifies the write, so that a repetition is recognized.
         batch: the number of the batch, from 0 on. A single write has 0.
         streaming: whether this is a streaming write, with one batch after the other.
     """
 
     place: Place
-    stream: str
+    stream: str | None
     id: str
     batch: int = 0
     streaming: bool = False
@@ -66,26 +68,35 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         partition: the number of the task.
         attempt: a random id.
-        rows: number of rows.
+        streams: number of rows of each stream, at least one.
     """
 
     partition: int
     attempt: str
-    rows: int
+    streams: dict[str, int]
+
+    @property
+    def rows(self) -> int:
+        """The number of all rows."""
+        return sum(self.streams.values())
+
+    def in_database(self) -> list[dict[str, Any]]:
+        """The part of each stream, as the functions that publish it take it."""
+        part = {"partition": self.partition, "attempt": self.attempt}
+        return [{**part, "stream": stream, "rows": rows} for stream, rows in self.streams.items()]
 
 
-def check(place: Place, stream: str) -> None:
-    """Check that the stream exists and that the schema supports staging.
+def check(place: Place, stream: str | None) -> None:
+    """Check that the stream exists, if one is given, and that the schema supports staging.
 
     Raises `UnknownStream` if there is no such stream, and `SchemaError` if the database lacks
     Headrace's schema or has an older one.
     """
     connection = connect(place)
     try:
-        fetch(connection, place, "select (headrace_internal.require_stream($1)).id", stream)
-        fetch(
-            connection, place, "select 'headrace_internal.stage_write(text, text, bigint, boolean)'::regprocedure::text"
-        )
+        fetch(connection, place, "select 'headrace_internal.commit_writes(text, bigint, json)'::regprocedure::text")
+        if stream is not None:
+            fetch(connection, place, "select (headrace_internal.require_stream($1)).id", stream)
     finally:
         connection.close()
 
@@ -112,40 +123,46 @@ def stage(
         The part for `commit`. Nothing is staged for a batch that is already committed.
 
     Raises:
-        InvalidInput: a row can't be published, and none is set aside. The error names its key.
+        InvalidInput: a row can't be published, and none is set aside. The error names its key. Or the rows name more than
+            `MAX_STREAMS` streams.
+        UnknownStream: a row names a stream that does not exist, and none is set aside.
         StreamFull: the stream accepts nothing for now.
         StoreUnavailable: the database can't be reached, or the staged rows are gone. The task may
             be retried.
     """
     attempt = uuid4()
-    rows = 0
+    streams: Counter[str] = Counter()
     with _Sender(write, set_aside) as sender:
-        for chunk in _chunks(batches, chunk_bytes):
-            if sender.committed:
-                rows += chunk.num_rows
-                continue
-            for messages in _encoded(chunk, set_aside):
-                sender.send(_numbered(messages, attempt.bytes, rows))
-                rows += messages.num_rows
+        for chunk in chunks(batches, chunk_bytes):
+            for stream, rows in _by_stream(write, chunk, set_aside):
+                if sender.committed:
+                    streams[stream] += rows.num_rows
+                    continue
+                for messages in _encoded(stream, rows, set_aside):
+                    sender.send(stream, _numbered(messages, attempt.bytes, streams[stream]))
+                    streams[stream] += messages.num_rows
+                check_number(streams)
         sender.finish()
-    return Part(partition=partition, attempt=str(attempt), rows=rows - sender.refused)
+    streams.subtract(sender.refused)
+    return Part(partition=partition, attempt=str(attempt), streams=dict(+streams))
 
 
 def commit(write: Write, parts: Sequence[Part], *, retry_delays: Sequence[float] = RETRY_DELAYS) -> int:
     """Publish the staged rows of these attempts exactly once, all or nothing.
 
-    A batch that was committed before changes nothing.
+    A batch that was committed before changes nothing. That of a write with several streams was if any of them has it.
 
     Args:
         write: the write to commit.
-        parts: one for each task.
+        parts: one for each task, or several.
         retry_delays: seconds before each further try, if the database could not do it.
 
     Returns:
         The number of messages published. It is 0 if the batch was committed before.
 
     Raises:
-        StreamFull: the stream accepts nothing for now. The staged rows are kept for a day.
+        UnknownStream: a stream was deleted meanwhile.
+        StreamFull: a stream accepts nothing for now. The staged rows are kept for a day.
         StagedRowsGone: the staged rows are gone, so the write must be repeated.
         StoreUnavailable: the database can't be reached.
     """
@@ -184,8 +201,12 @@ def abort(write: Write) -> None:
     try:
         connection = connect(write.place)
         try:
-            sql = "select headrace_internal.abort_write($1, $2, $3)::text"
-            fetch(connection, write.place, sql, write.stream, write.id, write.batch)
+            if write.stream is None:
+                sql = "select headrace_internal.abort_writes($1, $2)::text"
+                fetch(connection, write.place, sql, write.id, write.batch)
+            else:
+                sql = "select headrace_internal.abort_write($1, $2, $3)::text"
+                fetch(connection, write.place, sql, write.stream, write.id, write.batch)
         finally:
             connection.close()
     except HeadraceError as error:
@@ -194,62 +215,66 @@ def abort(write: Write) -> None:
 
 
 def _commit(write: Write, parts: Sequence[Part]) -> int:
+    staged = json.dumps([of_stream for part in parts for of_stream in part.in_database()])
     connection = connect(write.place)
     try:
-        ((count,),) = fetch(
-            connection,
-            write.place,
-            "select headrace_internal.commit_write($1, $2, $3, $4::json)",
-            write.stream,
-            write.id,
-            write.batch,
-            json.dumps([msgspec.to_builtins(part) for part in parts]),
-        )
+        if write.stream is None:
+            sql = "select headrace_internal.commit_writes($1, $2, $3::json)"
+            ((count,),) = fetch(connection, write.place, sql, write.id, write.batch, staged)
+        else:
+            sql = "select headrace_internal.commit_write($1, $2, $3, $4::json)"
+            ((count,),) = fetch(connection, write.place, sql, write.stream, write.id, write.batch, staged)
         return int(count)
     finally:
         connection.close()
 
 
-def _table(connection: Connection, write: Write) -> str | None:
-    ((table,),) = fetch(
-        connection,
-        write.place,
-        "select headrace_internal.stage_write($1, $2, $3, $4)",
-        write.stream,
-        write.id,
-        write.batch,
-        write.streaming,
-    )
-    return table if table is None else str(table)
+def _by_stream(write: Write, rows: pa.RecordBatch, set_aside: SetAside | None) -> Iterator[tuple[str, pa.RecordBatch]]:
+    """The rows of each stream. Those that name none are set aside."""
+    if write.stream is not None:
+        yield write.stream, rows
+        return
+    for stream, of_stream in by_stream(rows):
+        if stream is not None:
+            yield stream, of_stream
+            continue
+        error = InvalidInput(
+            f"{of_stream.num_rows} of {rows.num_rows} rows of the DataFrame have a null `stream`. Fill in the name of a stream, or set the option"
+            " stream for all rows."
+        )
+        if set_aside is None:
+            raise error
+        for place in range(of_stream.num_rows):
+            set_aside(of_stream.slice(place, 1), error, None)
 
 
 class _Sender:
-    """Sends a task's rows to the staging table in a thread, as a context manager.
+    """Sends a task's rows to the staging tables of their streams in a thread, as a context manager.
 
     The task reads and encodes the next piece meanwhile, and no more: at most two are held.
 
     Attributes:
         committed: whether the batch turned out to be committed already, so that nothing needs to be sent.
-        refused: number of rows that the database has refused, and that were set aside.
+        refused: number of rows of each stream that the database has refused, and that were set aside.
     """
 
     def __init__(self, write: Write, set_aside: SetAside | None = None) -> None:
         self.committed = False
-        self.refused = 0
+        self.refused: Counter[str] = Counter()
         self._write = write
         self._set_aside = set_aside
         self._thread = ThreadPoolExecutor(1, "headrace-staging")
         self._sending: Future[None] | None = None
         self._connection: Connection | None = None
-        self._table: str | None = None
+        self._tables: dict[str, str | None] = {}
 
     def __enter__(self) -> Self:
         return self
 
-    def send(self, rows: pa.RecordBatch) -> None:
-        """Send these rows as soon as those before are staged. Raises the error of those before."""
+    def send(self, stream: str, rows: pa.RecordBatch) -> None:
+        """Send these rows of a stream as soon as those before are staged. Raises the error of those before."""
         self.finish()
-        self._sending = self._thread.submit(self._send, rows)
+        self._sending = self._thread.submit(self._send, stream, rows)
 
     def finish(self) -> None:
         """Wait until all rows are staged. Raises their error."""
@@ -262,29 +287,47 @@ class _Sender:
         if self._connection is not None:
             self._connection.close()
 
-    def _send(self, rows: pa.RecordBatch) -> None:
+    def _send(self, stream: str, rows: pa.RecordBatch) -> None:
         if self._connection is None:
             self._connection = connect(self._write.place)
-            self._table = _table(self._connection, self._write)
-            self.committed = self._table is None
-        if self._table is None:
+        try:
+            table = self._table(self._connection, stream)
+        except UnknownStream as error:
+            if self._set_aside is None or self._write.stream is not None:
+                raise
+            for place in range(rows.num_rows):
+                self._refuse(stream, rows, place, error)
             return
-        while rows.num_rows:
+        while table is not None and rows.num_rows:
             try:
-                _ingest(self._connection, self._write, self._table, rows)
+                _ingest(self._connection, self._write, table, rows)
                 return
-            except _RowRefused as refused:
+            except RowRefused as refused:
                 if self._set_aside is None:
                     raise refused.error from refused.__cause__
-                place, error = refused.place, refused.error
+                place, row_error = refused.place, refused.error
             if place:
-                _ingest(self._connection, self._write, self._table, rows.slice(0, place))
-            self._set_aside(rows.slice(place, 1).select(["key", "headers", "data"]), error)
-            self.refused += 1
+                _ingest(self._connection, self._write, table, rows.slice(0, place))
+            self._refuse(stream, rows, place, row_error)
             rows = rows.slice(place + 1)
 
+    def _table(self, connection: Connection, stream: str) -> str | None:
+        """The staging table of a stream, or None if the batch is committed already."""
+        if stream not in self._tables:
+            write = self._write
+            sql = "select headrace_internal.stage_write($1, $2, $3, $4)"
+            ((table,),) = fetch(connection, write.place, sql, stream, write.id, write.batch, write.streaming)
+            self._tables[stream] = table
+            self.committed = self.committed or table is None
+        return self._tables[stream]
 
-def _encoded(rows: pa.RecordBatch, set_aside: SetAside | None) -> Iterator[pa.RecordBatch]:
+    def _refuse(self, stream: str, rows: pa.RecordBatch, place: int, error: HeadraceError) -> None:
+        assert self._set_aside is not None
+        self._set_aside(rows.slice(place, 1).select(["key", "headers", "data"]), error, stream)
+        self.refused[stream] += 1
+
+
+def _encoded(stream: str, rows: pa.RecordBatch, set_aside: SetAside | None) -> Iterator[pa.RecordBatch]:
     """The rows as messages. Those that can't be encoded are found by halves, and set aside."""
     from headrace_spark.frames.encoding import encode
 
@@ -294,46 +337,11 @@ def _encoded(rows: pa.RecordBatch, set_aside: SetAside | None) -> Iterator[pa.Re
         if set_aside is None:
             raise
         if rows.num_rows == 1:
-            set_aside(rows, error)
+            set_aside(rows, error, stream)
             return
         middle = rows.num_rows // 2
-        yield from _encoded(rows.slice(0, middle), set_aside)
-        yield from _encoded(rows.slice(middle), set_aside)
-
-
-class _RowRefused(Exception):
-    """The database refuses the row at this place, for the reason of this error. Nothing of its COPY is staged."""
-
-    def __init__(self, place: int, error: HeadraceError) -> None:
-        super().__init__(str(error))
-        self.place, self.error = place, error
-
-
-def _chunks(batches: Iterable[pa.RecordBatch], size: int) -> Iterator[pa.RecordBatch]:
-    """The rows in pieces of about `size` bytes: large batches are cut, and small ones joined."""
-    held: list[pa.RecordBatch] = []
-    total = 0
-    for batch in batches:
-        whole = batch.get_total_buffer_size()
-        step = max(1, batch.num_rows * size // max(whole, size))
-        for start in range(0, batch.num_rows, step):
-            piece = batch.slice(start, step)
-            piece_bytes = whole * piece.num_rows // batch.num_rows
-            if held and (total + piece_bytes > size or piece.schema != held[0].schema):
-                yield _joined(held)
-                held, total = [], 0
-            held.append(piece)
-            total += piece_bytes
-    if held:
-        yield _joined(held)
-
-
-def _joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-    import pyarrow as pa
-
-    if len(batches) == 1:
-        return batches[0]
-    return pa.RecordBatch.from_struct_array(pa.concat_arrays([batch.to_struct_array() for batch in batches]))
+        yield from _encoded(stream, rows.slice(0, middle), set_aside)
+        yield from _encoded(stream, rows.slice(middle), set_aside)
 
 
 def _numbered(messages: pa.RecordBatch, attempt: bytes, first: int) -> pa.RecordBatch:
@@ -356,7 +364,7 @@ def _ingest(connection: Connection, write: Write, table: str, rows: pa.RecordBat
     """Write rows to the staging table by one COPY in one transaction, so a long task keeps none open.
 
     Raises:
-        _RowRefused: a row can't be a message. The connection can be used again.
+        RowRefused: a row can't be a message. The connection can be used again.
         StoreUnavailable: the staging table is gone, or the database can't be reached.
     """
     schema, _, name = table.partition(".")
@@ -372,8 +380,7 @@ def _ingest(connection: Connection, write: Write, table: str, rows: pa.RecordBat
         except Exception as error:
             if table_is_gone(error):
                 raise StoreUnavailable(
-                    f"The staged rows of the write {write.id!r} to the stream {write.stream!r} are gone, since it was committed or aborted"
-                    " meanwhile."
+                    f"The staged rows of the write {write.id!r} in {table} are gone, since it was committed or aborted meanwhile."
                 ) from error
             place = place_of_row(error, rows)
             if place is None:
@@ -381,4 +388,4 @@ def _ingest(connection: Connection, write: Write, table: str, rows: pa.RecordBat
             if usual:
                 connection.adbc_connection.rollback()
                 connection.adbc_connection.set_autocommit(True)
-            raise _RowRefused(place, row_error(error, rows, place)) from error
+            raise RowRefused(place, row_error(error, rows, place)) from error

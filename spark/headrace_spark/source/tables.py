@@ -54,11 +54,15 @@ def options_of(options: Mapping[str, str], schema: StructType) -> Mapping[str, s
 
 
 def writing_options_of(options: Mapping[str, str], schema: StructType) -> Mapping[str, str]:
-    """The options of a write. Those of a table count only for rows with all of its columns, as `insert into` makes them."""
+    """The options of a write. Those of a table count only for rows with all of its columns, as `insert into` makes them.
+
+    A table of several streams has the column `stream`, by which each row names its own.
+    """
     kept = _kept(schema)
     if not _names_no_stream(options) or not {"key", "seq", "headers", "created_at"} <= set(schema.names):
         return options
-    return {**{name: kept[name] for name in ("database", "stream") if name in kept}, **options}
+    taken = ("database",) if "," in kept.get("stream", "") else ("database", "stream")
+    return {**{name: kept[name] for name in taken if name in kept}, **options}
 
 
 def _names_no_stream(options: Mapping[str, str]) -> bool:

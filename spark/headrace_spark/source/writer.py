@@ -22,22 +22,27 @@ from uuid import uuid4
 import msgspec
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StringType, StructType
 
-from headrace.model.errors import ConfigurationError, HeadraceError
+from headrace.model.errors import ConfigurationError, HeadraceError, InvalidInput, UnknownStream
 from headrace.model.log import Log
+from headrace_spark.frames.encoding import DATA
 from headrace_spark.frames.outgoing import check as check_schema
+from headrace_spark.frames.pieces import STREAM, check_number
 from headrace_spark.source import staging
 from headrace_spark.source.options import Options
 from headrace_spark.source.staging import Part, Write
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped, unused-ignore]
-    from pyspark.sql.types import StructType
 
 log = Log("headrace.spark")
 
 _HELD_ROWS = 1_000
 """Number of rows that can't be messages that a task holds before it stages them."""
+
+_NO_STREAM = "unknown"
+"""The key of such a row if it names no stream, or one that does not exist."""
 
 _MAX_TEXT = 1_000_000
 """Number of characters that are kept of a value of such a row."""
@@ -68,6 +73,9 @@ class HeadraceWriter(DataSourceArrowWriter):
     as in `foreachBatch`, an id counts for this query, which its checkpoint identifies. A query with another checkpoint
     numbers its batches from 0 again, and its writes are others.
 
+    Without the option `stream`, each row names its stream in the column `stream`. An id then counts for all streams of the
+    write, and they are published in the same transaction.
+
     A row that can't be a message fails the write. With the option `badRows` it becomes a message of the stream that this
     names, with the reason.
 
@@ -85,11 +93,9 @@ class HeadraceWriter(DataSourceArrowWriter):
     def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
         if overwrite:
             raise ConfigurationError("A stream can only be appended to. Write with .mode('append').")
-        check_schema(schema)
-        read = Options.of(options, WRITING)
-        staging.check(read.place, read.stream)
-        self._write = Write(place=read.place, stream=read.stream, id=_write_id(read.others))
-        self._bad_rows = _bad_rows(read)
+        read, stream = _target(options, schema, WRITING)
+        self._write = Write(place=read.place, stream=stream, id=_write_id(read.others, stream))
+        self._bad_rows = _bad_rows(read, stream)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
         """Stage a task's rows. It runs in the task."""
@@ -130,10 +136,8 @@ class HeadraceStreamWriter(DataSourceStreamArrowWriter):
             raise ConfigurationError(
                 "writeId is not supported by a streaming query, which is identified by its checkpoint. Leave it out."
             )
-        check_schema(schema)
-        self._options = Options.of(options, WRITING_STREAM)
-        staging.check(self._options.place, self._options.stream)
-        self._bad_rows = _bad_rows(self._options)
+        self._options, self._stream = _target(options, schema, WRITING_STREAM)
+        self._bad_rows = _bad_rows(self._options, self._stream)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
         """Stage a task's rows. It runs in the task."""
@@ -155,10 +159,28 @@ class HeadraceStreamWriter(DataSourceStreamArrowWriter):
             _abort(self._of(write_id, batchId), self._bad_rows)
 
     def _of(self, write_id: str, batch: int) -> Write:
-        return Write(place=self._options.place, stream=self._options.stream, id=write_id, batch=batch, streaming=True)
+        return Write(place=self._options.place, stream=self._stream, id=write_id, batch=batch, streaming=True)
 
 
-def _write_id(others: Mapping[str, str]) -> str:
+def _target(options: Mapping[str, str], schema: StructType, known: Sequence[str]) -> tuple[Options, str | None]:
+    """The options, and the stream that they name, or None if the column `stream` names one for each row. Checks both.
+
+    The option overrides the column, which is then no more than a field of the data, or is left off beside `data`.
+    """
+    read = Options.of(options, known, named=STREAM not in schema.names)
+    stream = read.stream if read.streams else None
+    if stream is None and not isinstance(schema[STREAM].dataType, StringType):
+        raise InvalidInput(
+            f"The DataFrame's column stream is of type {schema[STREAM].dataType.simpleString()}, which can't name a stream. Cast it to a string, or"
+            " set the option stream."
+        )
+    others = StructType([field for field in schema if field.name != STREAM])
+    check_schema(others if stream is None or DATA in schema.names else schema)
+    staging.check(read.place, stream)
+    return read, stream
+
+
+def _write_id(others: Mapping[str, str], stream: str | None) -> str:
     given = others.get("writeid")
     if given is None:
         return str(uuid4())
@@ -166,7 +188,8 @@ def _write_id(others: Mapping[str, str]) -> str:
         raise ConfigurationError(
             f"The writeId {given!r:.80} is invalid. It must have 1 to 200 bytes, such as 'orders-2030-01-31'."
         )
-    return f"save:{given}"
+    # An id of a write with one stream counts for that stream only, and so is another one.
+    return f"save:{given}" if stream is not None else f"saves:{given}"
 
 
 def _partition() -> int:
@@ -188,11 +211,11 @@ def _micro_batch() -> tuple[str, int]:
     return f"query:{query}", int(batch)
 
 
-def _bad_rows(options: Options) -> str | None:
+def _bad_rows(options: Options, target: str | None) -> str | None:
     """The stream for rows that can't be messages, or None. Raises `UnknownStream`, or `ConfigurationError` if it is that of the
     write."""
     stream = options.others.get("badrows")
-    if stream == options.stream:
+    if stream is not None and stream == target:
         raise ConfigurationError(f"badRows={stream!r} is the stream of the write. Name another stream.")
     if stream is not None:
         staging.check(options.place, stream)
@@ -209,25 +232,34 @@ def _stage(write: Write, bad_rows: str | None, batches: Iterator[pa.RecordBatch]
     return Staged(write.id, write.batch, part, bad.finish())
 
 
+def _of_bad_rows(write: Write, stream: str) -> Write:
+    """The write of the rows that can't be messages. Writes to several streams under one id may set rows aside in the same one."""
+    write_id = write.id if write.stream is None else f"{write.id}>{write.stream}"
+    return msgspec.structs.replace(write, stream=stream, id=write_id)
+
+
 class _BadRows:
     """Stages the rows of a task that can't be messages, as messages of another stream, with the reason. It holds a few."""
 
     def __init__(self, write: Write, stream: str, partition: int) -> None:
-        self._key = write.stream
-        self._write = msgspec.structs.replace(write, stream=stream)
+        self._target = write.stream
+        self._write = _of_bad_rows(write, stream)
         self._partition = partition
         self._lock = Lock()
-        self._held: list[str] = []
+        self._held: list[tuple[str, str]] = []
         self._bytes = 0
         self._parts: list[Part] = []
 
-    def add(self, row: pa.RecordBatch, error: HeadraceError) -> None:
-        """Add a row. Threads may call it at the same time."""
+    def add(self, row: pa.RecordBatch, error: HeadraceError, stream: str | None) -> None:
+        """Add a row that names the stream. Threads may call it at the same time."""
         values = {name: _shown(row.column(name)) for name in row.schema.names}
+        if self._target is None:
+            values[STREAM] = stream
+        key = _NO_STREAM if stream is None or isinstance(error, UnknownStream) else stream
         text = msgspec.json.encode({"error": str(error), "row": values}).decode()
         text = text.replace("\\u0000", "\\u2400")  # which Postgres can't return as text
         with self._lock:
-            self._held.append(text)
+            self._held.append((key, text))
             self._bytes += len(text)
             if len(self._held) >= _HELD_ROWS or self._bytes >= staging.CHUNK_BYTES:
                 self._stage()
@@ -242,7 +274,8 @@ class _BadRows:
     def _stage(self) -> None:
         import pyarrow as pa
 
-        rows = pa.record_batch({"key": [self._key] * len(self._held), "data": self._held})
+        keys, data = zip(*self._held, strict=True)
+        rows = pa.record_batch({"key": pa.array(keys), "data": pa.array(data)})
         self._held, self._bytes = [], 0
         self._parts.append(staging.stage(self._write, self._partition, [rows]))
 
@@ -257,19 +290,24 @@ def _shown(values: pa.Array) -> str | None:
 
 
 def _commit(write: Write, bad_rows: str | None, messages: Sequence[WriterCommitMessage | None]) -> None:
-    """Publish the rows that can't be messages, and then the others. If the latter fails, the former are there already when it is
-    repeated under its id."""
+    """Publish the rows that can't be messages with the others if these have several streams, and else just before them. If the
+    others fail then, the former are there already when the write is repeated under its id."""
     found = [message for message in messages if isinstance(message, Staged)]
-    bad = [part for message in found for part in message.bad]
-    if bad_rows is not None and staging.commit(msgspec.structs.replace(write, stream=bad_rows), bad):
+    parts, bad = [message.part for message in found], [part for message in found for part in message.bad]
+    if write.stream is None:
+        check_number({stream for part in parts for stream in part.streams})
+        count = staging.commit(write, [*parts, *bad])
+    else:
+        count = staging.commit(_of_bad_rows(write, bad_rows), bad) if bad_rows is not None else 0
+        staging.commit(write, parts)
+    if bad and count:
         log.warning("rows set aside", stream=write.stream, into=bad_rows, rows=sum(part.rows for part in bad))
-    staging.commit(write, [message.part for message in found])
 
 
 def _abort(write: Write, bad_rows: str | None) -> None:
     staging.abort(write)
-    if bad_rows is not None:
-        staging.abort(msgspec.structs.replace(write, stream=bad_rows))
+    if write.stream is not None and bad_rows is not None:
+        staging.abort(_of_bad_rows(write, bad_rows))
 
 
 def _ids(messages: Sequence[WriterCommitMessage | None]) -> set[str]:

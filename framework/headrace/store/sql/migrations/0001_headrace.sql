@@ -554,7 +554,7 @@ create table headrace_internal.writes (
     messages    bigint not null default 0,      -- the number published by all batches
     begun_at    timestamptz not null default clock_timestamp(),
     touched_at  timestamptz not null default clock_timestamp(),
-    primary key (stream_id, write_id)
+    primary key (write_id, stream_id)           -- a write may have several streams
 ) with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
 
 -- The timeline, see history.sql. Unlogged, so that Postgres empties it at each recovery: after a crash, at a promotion,
