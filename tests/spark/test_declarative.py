@@ -71,7 +71,10 @@ async def runs(dsn: str, database: store.Database, directory: Path, tables: Path
         assert rows(tables / "orders", "seq") == orders
         total = sum(order["total"] for order in orders)
         assert rows(tables / "orders_by_region") == [{"region": "eu", "orders": len(orders), "total": total}]
-    assert rows(tables / "orders_by_status", "status") == [{"status": "new", "count": 1}, {"status": "paid", "count": 2}]
+    assert rows(tables / "orders_by_status", "status") == [
+        {"status": "new", "count": 1},
+        {"status": "paid", "count": 2},
+    ]
     paid = [(key, data) for _, key, data in await read(database, "paid")]
     assert paid == [("orders.0", '{"id":0,"total":"10.50"}'), ("orders.2", '{"id":2,"total":"10.50"}')]
 

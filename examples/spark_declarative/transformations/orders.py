@@ -41,7 +41,11 @@ def orders() -> DataFrame:
 
 @dp.materialized_view
 def orders_by_region() -> DataFrame:
-    return spark.read.table("orders").groupBy("region").agg(sql.count("*").alias("orders"), sql.sum("total").alias("total"))
+    return (
+        spark.read.table("orders")
+        .groupBy("region")
+        .agg(sql.count("*").alias("orders"), sql.sum("total").alias("total"))
+    )
 
 
 @dp.materialized_view
