@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 import venv
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -81,13 +81,15 @@ class Cluster:
             host=host,
         )  # fmt: skip
 
-    def start_connect(self, python: str | None = None) -> str:
+    def start_connect(self, python: str | None = None, more: Mapping[str, str] | None = None) -> str:
         """Start a server of Spark Connect whose executors are on the cluster. Returns its URL.
 
         Args:
             python: the Python of the server and of its executors. None for that of the nodes.
+            more: further configuration of the server.
         """
         conf = {**LITTLE, "spark.connect.grpc.binding.port": "0", "spark.connect.grpc.binding.address": "127.0.0.1"}
+        conf |= more or {}
         pairs = [word for name, value in conf.items() for word in ("--conf", f"{name}={value}")]
         server = ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "spark-internal"]
         self._launch("connect", "SparkSubmit", "--master", self.url, *pairs, *server, python=python)

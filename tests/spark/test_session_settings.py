@@ -195,3 +195,12 @@ def test_workers_of_this_machine_import_what_this_process_can(tmp_path: Path, mo
     cluster = environment(_read(tmp_path, master="spark://a:7077"), None)
     assert (cluster["PYSPARK_PYTHON"], "PYTHONPATH" in cluster) == ("elsewhere", False)
     assert environment(_read(tmp_path, master="spark://a:1", python="there"), None)["PYSPARK_PYTHON"] == "there"
+
+
+@pytest.mark.parametrize(
+    ("master", "requested"), [("local[2]", False), ("local", False), ("local-cluster[2,1,1024]", True), ("yarn", True)]
+)
+def test_a_session_in_this_process_ignores_a_request_for_gpus(master: str, requested: bool, tmp_path: Path) -> None:
+    gpus = {"spark.executor.resource.gpu.amount": "1", "spark.task.resource.gpu.amount": "0.5"}
+    found = configuration(_read(tmp_path, given=SparkSettings(master=master, conf=gpus)))
+    assert {name: value for name, value in found.items() if "resource" in name} == (gpus if requested else {})

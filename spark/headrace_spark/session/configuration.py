@@ -35,15 +35,21 @@ _SHARED = {
     "spark.ui.showConsoleProgress": "false",
 }
 
+# With a master of this process, Spark 4.3.0 assigns no GPUs or other resources, and a task that requests one never starts.
+_RESOURCE = re.compile(r"spark\.(executor|task)\.resource\.")
+
 
 def configuration(resolved: Resolved) -> dict[str, str]:
     """Spark's configuration for a master: the settings, and our defaults where there is no setting.
 
-    The installation's own `spark-defaults.conf` takes precedence over our defaults.
+    The installation's own `spark-defaults.conf` takes precedence over our defaults. A session in this process gets no requests
+    for GPUs and other resources, so the settings for a cluster suit it, too.
     """
     defaults = _SHARED | (_local_defaults(resolved.master) if resolved.local else {})
     installed = _installed_keys()
     conf = {key: value for key, value in defaults.items() if key not in installed} | resolved.settings.conf
+    if re.match(r"local(\[|$)", resolved.master):
+        conf = {key: value for key, value in conf.items() if not _RESOURCE.match(key)}
     conf["spark.app.name"] = resolved.settings.app_name or APP_NAME
     if "PYSPARK_GATEWAY_PORT" not in os.environ or resolved.settings.master:  # spark-submit has set a master
         conf["spark.master"] = resolved.master
