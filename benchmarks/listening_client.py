@@ -24,7 +24,7 @@ from benchmarks.payloads import Order
 from benchmarks.timing import percentile
 
 LEASE = """select (b).lease_id, (b).data, (b).more
-           from (select headrace_internal.lease($1, $2, row(32, 2000, 16000000)) as b) as called"""
+           from (select headrace_internal.lease($1, $2, row(32, 2000, 16000000, false)) as b) as called"""
 SETTLE = "select * from headrace_internal.settle_outcomes($1, $2, '{}', '{}', '{}')"
 GATHERED = 6
 

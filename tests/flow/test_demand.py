@@ -19,6 +19,7 @@ from headrace.flow.demand import (
     ListenPolicy,
     NotificationBackoff,
     Poll,
+    SlowKeys,
     until_token,
 )
 
@@ -85,6 +86,38 @@ def test_an_empty_consumer_always_wants_something(limit: int, actors: int, rate:
     demand = Demand(limit)
     at_rate(demand, rate, actors=actors)
     assert demand.want(0) >= 1
+
+
+# --- slow keys
+
+
+def test_free_keys_are_leased_once_the_buffer_has_been_full_for_a_while() -> None:
+    slow_keys, patience = SlowKeys(), SlowKeys.PATIENCE
+    assert slow_keys.want(5.0, spare=3) == 0
+    assert slow_keys.pause(5.0) == pytest.approx(patience)
+    assert slow_keys.want(5.0 + patience / 2, spare=3) == 0
+    assert slow_keys.want(5.0 + patience, spare=3) == 6
+    slow_keys.end()
+    assert not slow_keys.found
+    assert slow_keys.want(5.0 + patience, spare=3) == 0
+
+
+def test_a_pause_that_is_over_counts_on_a_clock_that_stands_still() -> None:
+    slow_keys = SlowKeys()
+    assert slow_keys.want(5.0, spare=3) == 0
+    slow_keys.end_pause()
+    assert slow_keys.want(5.0, spare=3) == 6
+
+
+def test_a_settlement_is_followed_by_fewer_calls_the_more_of_them_find_no_free_key() -> None:
+    slow_keys, delays = SlowKeys(), []
+    for _ in range(20):
+        slow_keys.called(leased=False)
+        delays.append(slow_keys.delay)
+    assert delays == sorted(delays)
+    assert delays[-1] == SlowKeys.LONGEST
+    slow_keys.called(leased=True)
+    assert slow_keys.delay == SlowKeys.SHORTEST
 
 
 def rests(poll: Poll, *, polling: bool, times: int = 12) -> list[float]:

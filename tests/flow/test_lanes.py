@@ -174,6 +174,20 @@ class LanesMachine(RuleBasedStateMachine):
         if self.call_out:
             self.barred |= before - self.closed
 
+    @precondition(lambda self: self.lanes.waiting and not self.free)
+    @rule(keep=st.integers(0, 8))
+    def lanes_in_work_are_trimmed(self, keep: int) -> None:
+        before, lows = self.lanes.waiting, self.lows
+        taken = self.lanes.trim(keep)
+        assert self.lanes.waiting == min(before, keep)
+        for key, waiting in self.waiting.items():
+            lost = [item for item in taken if item.lane == key]
+            assert [waiting.pop() for _ in lost] == lost[::-1], "not the last messages of the lane"
+        for item in taken:
+            self.leaves(item)
+        self.check_low(before, lows)
+        self.give_back(taken)
+
     @rule()
     def all_is_cleared(self) -> None:
         before, lows = self.lanes.waiting, self.lows
@@ -282,6 +296,16 @@ def test_an_actor_that_goes_onward_takes_other_lanes_after_its_own() -> None:
         item = lanes.next(item, onward=True)
     assert found == [1, 3, 2]
     assert lanes.empty
+
+
+def test_the_longest_lanes_are_trimmed() -> None:
+    lanes: Lanes[Item] = Lanes()
+    lanes.add(items("a1", "b2", "c3", "a4", "b5", "c6", "b7", "c8", "c9", "c10", "c11"))
+    assert [lanes.take() for _ in range(3)] == items("a1", "b2", "c3")
+    assert lanes.trim(8) == []
+    assert lanes.trim(6) == items("c10", "c11")
+    assert lanes.trim(4) == items("b7", "c9")
+    assert lanes.trim(1) == items("a4", "b5", "c8")
 
 
 def test_messages_of_a_key_that_was_confirmed_during_the_lease_call_are_refused() -> None:

@@ -172,7 +172,7 @@ begin
                 exit;
             end if;
             select * into v_batch from headrace_internal.lease(
-                p_consumer => p_consumer, p_owner => '00000000-0000-4000-8000-000000000000', p_bounds => row(100, 1000, 1000000), p_now => c_now);
+                p_consumer => p_consumer, p_owner => '00000000-0000-4000-8000-000000000000', p_bounds => row(100, 1000, 1000000, false), p_now => c_now);
             commit;
             exit when v_batch.lease_id is null and not v_batch.more;
             if v_batch.lease_id is not null then

@@ -148,10 +148,17 @@ def _publish_scheduled(_: Log) -> Steps:
 
 
 @cache
-def lease_sql(owner: str, limit: int = 100, seconds: float = 0, shares: str = "null", scan_limit: int = 1000) -> str:
+def lease_sql(
+    owner: str,
+    limit: int = 100,
+    seconds: float = 0,
+    shares: str = "null",
+    scan_limit: int = 1000,
+    free_keys: bool = False,
+) -> str:
     return (
         f"select to_json(l) from headrace_internal.lease(p_consumer => {SHIP}, p_owner => '{owner_id(owner)}', "
-        f"p_bounds => row({limit}, {scan_limit}, 1000000), p_now => {at(seconds)}, p_shares => {shares}) as l"
+        f"p_bounds => row({limit}, {scan_limit}, 1000000, {free_keys}), p_now => {at(seconds)}, p_shares => {shares}) as l"
     )
 
 
@@ -222,6 +229,8 @@ _leasing("work", "eve", then="whole")
 _leasing("work_one", "eve", limit=1, then="ack")
 _leasing("work_retry", "eve", then="retry")
 _leasing("scan_one", "eve", limit=3, scan_limit=1)
+_leasing("lease_free", "ann", limit=2, free_keys=True)
+_leasing("lease_free_bob", "bob", free_keys=True)
 
 
 def _acting(name: str, owner: str, outcome: str, first: int | None = None) -> None:

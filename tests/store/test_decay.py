@@ -129,7 +129,7 @@ async def pages_of_a_lease(reader: Reader) -> float:
         plan = json.loads(
             await reader.executor.fetchval(
                 f"explain (analyze, buffers, format json)"
-                f" select headrace_internal.lease({reader.id}, '{owner('ann')}', row(3, 2000, 16000000), '{reader.clock.now.isoformat()}')"
+                f" select headrace_internal.lease({reader.id}, '{owner('ann')}', row(3, 2000, 16000000, false), '{reader.clock.now.isoformat()}')"
             )
         )[0]["Plan"]
         found.append(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])

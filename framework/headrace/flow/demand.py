@@ -89,6 +89,63 @@ class Demand:
         return min(BATCH, self.target - waiting) if waiting <= self.target // 2 else 0
 
 
+class SlowKeys:
+    """When to lease only messages of free keys, because slow handlers work on the keys of all that is buffered.
+
+    The buffer is the work of a tenth of a second. If half of it is not used up in a longer time, and no lane is ready, all
+    that waits there is behind keys at work. Calls for free keys, which have no message in flight, then find messages that
+    can start now.
+
+    Attributes:
+        found: whether calls for free keys have begun.
+    """
+
+    PATIENCE = 0.25
+    """Seconds for which the buffer is full before the first call for free keys."""
+    SHORTEST, LONGEST = 0.005, 0.25
+    """Seconds from a settlement, which may have made a key free, to the next call: doubled by each call that finds nothing."""
+
+    def __init__(self) -> None:
+        self.found = False
+        self._begin_at: float | None = None  # when calls for free keys may begin. None while any key may be leased
+        self._missed = 0
+
+    def end(self) -> None:
+        """Note that messages of any key may be leased."""
+        self.found = False
+        self._begin_at = None
+        self._missed = 0
+
+    def want(self, now: float, spare: int) -> int:
+        """How many messages of free keys to lease, while the buffer is full and no lane is ready. 0 until it is time.
+
+        Args:
+            now: seconds, monotonic.
+            spare: messages that could be in work besides those that are.
+        """
+        if self._begin_at is None:
+            self._begin_at = now + self.PATIENCE
+        self.found = now >= self._begin_at
+        return 2 * spare if self.found else 0
+
+    def pause(self, now: float) -> float:
+        """Seconds until calls for free keys may begin. 0 if nothing waits for that."""
+        return 0.0 if self._begin_at is None else max(0.0, self._begin_at - now)
+
+    def end_pause(self) -> None:
+        """Note that the pause is over, also on a clock that stands still."""
+        self._begin_at = -math.inf
+
+    def called(self, *, leased: bool) -> None:
+        """Note a call for free keys. `leased`: whether it leased messages."""
+        self._missed = 0 if leased else self._missed + 1
+
+    @property
+    def delay(self) -> float:
+        """Seconds from a settlement to the next call."""
+        return float(min(self.SHORTEST * 2.0 ** min(self._missed, 10), self.LONGEST))
+
+
 class CallPace:
     """How long a consumer that keeps up with its stream leaves new messages to its next lease call.
 

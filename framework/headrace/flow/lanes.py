@@ -250,6 +250,22 @@ class Lanes(Generic[T]):
         self._left(len(taken))
         return taken
 
+    def trim(self, keep: int) -> list[T]:
+        """Take out and return the last messages of lanes, while none is ready, so that at most `keep` messages wait. The
+        lanes with the most messages lose them."""
+        queues = [(1 if type(w) is not deque else len(w), lane) for lane, w in self._behind.items() if w is not None]
+        queues.sort(key=operator.itemgetter(0))
+        taken: list[T] = []
+        for place, (count, lane) in enumerate(queues):
+            share = keep // (len(queues) - place)
+            keep -= min(count, share)
+            if count > share:
+                waiting = _listed(self._behind[lane])
+                self._behind[lane] = deque(waiting[:share]) if share else None
+                taken += waiting[share:]
+        self._left(len(taken))
+        return taken
+
     def clear(self) -> list[T]:
         """Take out and return all waiting messages, in the order of each key. Lanes in work end with
         their current message."""

@@ -93,7 +93,7 @@ class Actors:
         self._group: anyio.abc.TaskGroup | None = None
         self._over = anyio.Event()
         self.rank: Rank | None = None
-        self._least = handling.concurrency[0]
+        self._least, self._most = handling.concurrency
         self.wanted = 0
         self.target = 0
         self.count = 0
@@ -107,6 +107,12 @@ class Actors:
     def capacity(self) -> int:
         """How many messages the actors can work on at the same time."""
         return self.target * self._work.unit
+
+    @property
+    def spare(self) -> int:
+        """How many messages could be in work besides those that are: those of idle actors, or else of one more actor, if the
+        concurrency allows it."""
+        return max(self.target - self.busy, int(self.busy < self._most)) * self._work.unit
 
     @property
     def batches(self) -> int | None:

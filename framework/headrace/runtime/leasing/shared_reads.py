@@ -104,13 +104,16 @@ class Reader:
             self._reads.leave(self, self._name)
             self._stream = self.seq = None
 
-    async def lease(self, owner: UUID, want: int, spec: ConsumerSpec, *, now: datetime | None) -> Batch:
-        """Make a lease call, see `LeaseCalls.lease`."""
+    async def lease(
+        self, owner: UUID, want: int, spec: ConsumerSpec, *, now: datetime | None, free_keys: bool = False
+    ) -> Batch:
+        """Make a lease call, see `LeaseCalls.lease`. One for free keys reads farther ahead than other consumers, and shares
+        nothing."""
         stream = self._stream
         self.follows = False
-        if stream is None or len(stream.readers) < 2 or spec.where is not None or spec.filters != (">",):
+        if free_keys or stream is None or len(stream.readers) < 2 or spec.where is not None or spec.filters != (">",):
             self.seq = None
-            return await self._calls.lease(owner, want, spec, now=now)
+            return await self._calls.lease(owner, want, spec, now=now, free_keys=free_keys)
 
         async def read(origin: Origin | None, want: int) -> Batch:
             """Make a lease call that omits the recent messages of an origin, and cache the messages that it reads."""

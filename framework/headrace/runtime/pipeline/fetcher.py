@@ -3,12 +3,13 @@ are none."""
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import suppress
 
 import anyio
 
 from headrace import store
-from headrace.flow.demand import Demand
+from headrace.flow.demand import Demand, SlowKeys
 from headrace.model.errors import FilterTooSlow, StoreUnavailable, UnknownConsumer
 from headrace.model.log import Log
 from headrace.model.records import Batch
@@ -77,6 +78,9 @@ class Fetcher:
         self._reader = shared.reads.reader(self.calls)
         self._empty_calls = EmptyCalls(leased.in_flight)
         self._demand = Demand(self._settings.spec.max_ack_pending)
+        self._slow_keys = SlowKeys()
+        self._free_keys = False  # whether the next lease call is for free keys
+        self._alarm: asyncio.TimerHandle | None = None  # wakes for a key that may be free
         self._room = WakeUp()
         self._called_at = 0.0
         self._under_way = False  # whether a lease call is under way
@@ -105,6 +109,19 @@ class Fetcher:
         self._room.set()
         if self._empty_calls.watched and not self._in_flight.held:
             self.wake()  # callers of `until_finished` needn't wait for the poll
+        elif self._slow_keys.found:
+            self._wake_for_room()
+
+    def _wake_for_room(self) -> None:
+        """End the rest after a call for free keys: now if messages of any key may be leased, or soon, since a key may be free."""
+        if self._lanes.waiting <= self._lanes.low_water:
+            self.wake()
+        elif self._alarm is None:
+            self._alarm = asyncio.get_running_loop().call_later(self._slow_keys.delay, self._end_alarm)
+
+    def _end_alarm(self) -> None:
+        self._alarm = None
+        self.wake()
 
     def stop(self) -> None:
         """Stop leasing. A call in progress ends first, because the messages that it leases would
@@ -121,6 +138,9 @@ class Fetcher:
         finally:
             self.calls.leave()
             self._reader.leave()
+            if self._alarm is not None:
+                self._alarm.cancel()
+                self._alarm = None
 
     async def _run(self, database_retry: DatabaseRetry) -> None:
         while not self._stopping:
@@ -153,10 +173,30 @@ class Fetcher:
         most, held = self._settings.spec.max_ack_pending, self._in_flight.held
         if held >= most // SCARCE:
             self._in_flight.hurry()
-        return min(self._demand.want(self._lanes.waiting), most - held)
+        want, room = self._demand.want(self._lanes.waiting), most - held
+        self._free_keys = False
+        if want > 0:
+            self._slow_keys.end()
+        elif self._settings.spec.ordered and not self._lanes.ready and (spare := self._intake.spare):
+            want = self._want_of_free_keys(spare, room)
+        return min(want, room)
+
+    def _want_of_free_keys(self, spare: int, room: int) -> int:
+        """Return how many messages of free keys to lease. Then slow keys keep the buffer's size at most, or three quarters of it
+        where `max_ack_pending` has no room for others. More than half is left, so that these are not leased again at once."""
+        self._free_keys = True
+        want, target = self._slow_keys.want(self._clock(), spare), self._demand.target
+        if want:
+            self._intake.trim(target if room >= spare else max(target * 3 // 4, target // 2 + 1))
+        return want
 
     async def _wait_for_room(self) -> None:
-        if not await self._room.wait(ASK):
+        pause = self._slow_keys.pause(self._clock())
+        if await self._room.wait(pause or ASK):
+            return
+        if pause:
+            self._slow_keys.end_pause()
+        else:
             await self._read_settings()  # a changed setting may make room
 
     async def _probe(self, breaker: PipelineBreaker, database_retry: DatabaseRetry) -> Batch | None:
@@ -170,6 +210,7 @@ class Fetcher:
         if self._stopping or self._in_doubt:
             return None
         breaker.begin_probe()
+        self._free_keys = False
         batch = await self._fetch(1, database_retry)
         while breaker.probe is not None and breaker.probe.lease.left and not self._stopping:
             self._room.clear()
@@ -190,13 +231,15 @@ class Fetcher:
             return None
         database_retry.cleared()
         self._demand.observe_call(self._clock() - began)
+        if self._free_keys:
+            self._slow_keys.called(leased=batch.lease_id is not None)
         if self._in_doubt:
             return None
         if batch.version != self._settings.version:
             await self._learn_settings()
         if batch.lease_id is not None:
             await self._take(batch, batch.lease_id)
-        empty = batch.lease_id is None and not batch.more and not batch.busy
+        empty = batch.lease_id is None and not batch.more and not batch.busy and not self._free_keys
         self._empty_calls.end(empty=empty, finished=empty and batch.due_in is None)
         return batch
 
@@ -229,7 +272,8 @@ class Fetcher:
     async def _call(self, want: int) -> Batch:
         self._under_way = True
         try:
-            return await self._reader.lease(self._consumer.owner, want, self._settings.spec, now=self._now())
+            owner, spec = self._consumer.owner, self._settings.spec
+            return await self._reader.lease(owner, want, spec, now=self._now(), free_keys=self._free_keys)
         finally:
             self._under_way = False
             if self._call_ended is not None:

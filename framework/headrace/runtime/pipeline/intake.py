@@ -48,6 +48,16 @@ class Intake:
         """How many messages the actors can run at the same time."""
         return self._actors.capacity
 
+    @property
+    def spare(self) -> int:
+        """How many messages could be in work besides those that are."""
+        return self._actors.spare
+
+    def trim(self, keep: int) -> None:
+        """Release the last messages of keys at work, while no lane is ready, so that at most `keep` messages wait."""
+        if self._lanes.waiting > keep:
+            self._acknowledger.release(self._lanes.trim(keep))
+
     async def dispatch(self, batch: Batch, lease: Lease, lanes: Sequence[Hashable], called_at: float) -> None:
         """Put the messages of a batch into their lanes. Those that may not start are released. `called_at`: when the
         lease call began, on the clock of the process."""

@@ -25,7 +25,7 @@ MAX_BYTES = 16_000_000
 _LEASE = """select (b).lease_id, (b).seqs, (b).attempts, (b).keys, (b).data, (b).headers, pg_catalog.array_send((b).created_at) as created_at,
                    (b).looked_at, (b).more, (b).due_in, (b).version, (b).crashes, (b).lease_ids, (b).history, (b).timeline,
                    coalesce((b).busy, false) as busy, coalesce($6, statement_timestamp()) as begun_at
-            from (select headrace_internal.lease($1, $2, row($3, $4, $5), coalesce($6, clock_timestamp()), $7, $8, $9, $10) as b) as called"""
+            from (select headrace_internal.lease($1, $2, row($3, $4, $5, $11), coalesce($6, clock_timestamp()), $7, $8, $9, $10) as b) as called"""
 
 _CREATED_AT = 6  # its place
 
@@ -45,6 +45,7 @@ async def lease(
     known: Sequence[tuple[int, int]] | None = None,
     history: UUID | None = None,
     patient: bool = True,
+    free_keys: bool = False,
 ) -> Batch:
     """Lease up to `limit` messages to `owner` for the consumer's `ack_wait`.
 
@@ -63,6 +64,7 @@ async def lease(
         known: ranges of seqs, inclusive, that the caller has cached. Their key, data, headers and time are
             None in the batch.
         patient: wait for the consumer's lock, however many callers do, see `Batch.busy`.
+        free_keys: lease only messages of keys that have no message in flight, not even one of `owner`.
         history: `Batch.history` of the cached messages. In another history the seqs may be other messages,
             so everything is returned.
 
@@ -72,7 +74,7 @@ async def lease(
         StoreUnavailable: no message is lost. Messages that were leased, if any, are delivered again.
     """
     ranges = None if not known else [Range(first, last + 1) for first, last in known]
-    arguments = (consumer, owner, limit, look, max_bytes, now, shares, ranges, history, patient)
+    arguments = (consumer, owner, limit, look, max_bytes, now, shares, ranges, history, patient, free_keys)
     row = await _lease(executor, judging, arguments)
     if row["timeline"] is None and row["more"]:  # the database has just crashed, failed over or been restored
         await executor.fetchval("select headrace_internal.begin_timeline()")

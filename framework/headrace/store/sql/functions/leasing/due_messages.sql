@@ -5,7 +5,7 @@ create type headrace_internal.read_request as (
     messages       int,             -- how many may be delivered
     scan_limit     int,             -- how many may be examined. It bounds the cost of a selective filter or a hot key
     bytes          bigint,          -- the reads stop once the payloads exceed this size
-    busy           bigint[],        -- the hashes of keys that other owners hold, or null
+    busy           bigint[],        -- the hashes of busy keys, see headrace_internal.lease_bounds, or null
     taken          bigint[],        -- the hashes of the parked messages that the call has taken, if the consumer is ordered
     distinct_keys  boolean,         -- at most one message of each key is delivered, and the others wait
     cached         int8multirange,  -- the caller has the contents of these messages, so their key, data, headers and

@@ -29,8 +29,9 @@ create type headrace_internal.batch as (
                                 -- because other owners have not checked in, see check_in.sql
 );
 
--- The bounds of a lease call, see headrace_internal.read_request.
-create type headrace_internal.lease_bounds as (messages int, scan_limit int, bytes bigint);
+-- The bounds of a lease call. messages, scan_limit, bytes: see headrace_internal.read_request. The keys that other owners
+-- hold are busy. free_keys: those of this owner are busy, too, because it can start no more messages of them.
+create type headrace_internal.lease_bounds as (messages int, scan_limit int, bytes bigint, free_keys boolean);
 
 -- Return a new lease id. Lease ids rise, and none is ever used twice, not even after a crash. A lease commits without
 -- waiting for the disk, so a crash may revert its row and the sequence with it, while its owner survives and settles.
@@ -153,6 +154,7 @@ begin
 end $$;
 
 -- Expire the leases past their time, and return what the others hold.
+-- p_owner: the owner whose keys are not busy, or null if there is none.
 create or replace function headrace_internal.live_leases(
     p_consumer headrace_internal.consumers, p_stream headrace_internal.streams, p_floor bigint, p_owner uuid, p_now timestamptz
 ) returns headrace_internal.live_leases
@@ -165,7 +167,7 @@ declare
 begin
     loop
         select min(lease_id) as floor, min(lowest) as lowest, coalesce(sum(held), 0) as held, min(expires_at) as expires_at,
-               max(expires_at) as latest, min(since) as since, coalesce(bool_or(owner <> p_owner), false) as others
+               max(expires_at) as latest, min(since) as since, coalesce(bool_or(owner is distinct from p_owner), false) as others
             into v_found
             from headrace_internal.leases where consumer_id = p_consumer.id and lease_id >= p_floor;
         if headrace_internal.is_ahead(v_found.latest - p_consumer.longest_wait, p_now) and not v_bounded then
@@ -189,7 +191,7 @@ begin
         select array_agg(hash) into v_leases.busy
             from (select unnest(hashes) as hash from headrace_internal.leases
                   where consumer_id = p_consumer.id and lease_id >= p_floor
-                    and (owner <> p_owner or p_stream.one_message_per_key)) as l;
+                    and (owner is distinct from p_owner or p_stream.one_message_per_key)) as l;
     end if;
     return v_leases;
 end $$;
@@ -197,7 +199,8 @@ end $$;
 -- Lease a batch. Hot tables are read only by their indexes, from a floor up. A sequential or bitmap scan would walk
 -- all dead rows that an old snapshot pins. The settings hold for the functions called from here, too.
 --
--- p_owner: the worker process, which handles the messages of a key in order. Its own keys are not busy for it.
+-- p_owner: the worker process, which handles the messages of a key in order. Its own keys are not busy for it, unless
+-- p_bounds.free_keys.
 --
 -- p_shares: split the messages into a lease for each of these sizes, in their order. Each lease gets an owner of its
 -- own, which holds no other lease. No key has two messages in one lease or in all of them together. The bound of
@@ -309,9 +312,8 @@ begin
         end if;
     end if;
 
-    -- 1. Leases: expire those past their time, count the messages in flight, and note the keys that other owners are
-    -- busy with.
-    v_leases := headrace_internal.live_leases(v_consumer, v_stream, v_cursor.lease_floor, p_owner, p_now);
+    -- 1. Leases: expire those past their time, count the messages in flight, and note the busy keys.
+    v_leases := headrace_internal.live_leases(v_consumer, v_stream, v_cursor.lease_floor, case when not p_bounds.free_keys then p_owner end, p_now);
     v_batch.due_in := v_leases.due_in;
     v_request.messages := least(p_bounds.messages, v_consumer.max_ack_pending - v_leases.held);
     if v_request.messages <= 0 then

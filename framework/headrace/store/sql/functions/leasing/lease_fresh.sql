@@ -46,7 +46,7 @@ begin
            (select seq from headrace_internal.first_blocking(p_consumer.id, p_cursor.blocked_floor) as seq) as blocked,
            (select array_agg(hash) from (
                 select unnest(hashes) as hash from headrace_internal.leases
-                where consumer_id = p_consumer.id and lease_id >= p_cursor.lease_floor and owner <> p_owner and p_consumer.ordered) as o) as busy,
+                where consumer_id = p_consumer.id and lease_id >= p_cursor.lease_floor and (owner <> p_owner or p_bounds.free_keys) and p_consumer.ordered) as o) as busy,
            s.relation, s.upper, s.reader
         into v_state
         from (
