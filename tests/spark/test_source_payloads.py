@@ -149,7 +149,14 @@ def test_the_options_of_a_table_are_kept_in_a_comment_and_no_password_is() -> No
     assert options_of({}, schema) == given_of(given)
     assert options_of({"maxRows": "5"}, schema) == {**given_of(given), "maxRows": "5"}
     assert options_of({"stream": "c"}, schema) == {"stream": "c"}
-    assert writing_options_of({}, schema) == {"stream": "a,b"}
+    assert writing_options_of({}, schema) == {}, "each row names its stream"
+    one = StructType(
+        [
+            StructField("key", StringType(), True, {"comment": comment_of({**given, "option.stream": "a"})}),
+            *SCHEMA.fields[1:],
+        ]
+    )
+    assert writing_options_of({}, one) == {"stream": "a"}
     assert writing_options_of({}, StructType(schema.fields[:1])) == {}
     assert (comment_of({"stream": "a"}), options_of({}, SCHEMA)) == (None, {})
     for url in ("postgresql://ann:secret@db/x", "host=db password=secret"):

@@ -188,7 +188,7 @@ def _write_id(others: Mapping[str, str], stream: str | None) -> str:
         raise ConfigurationError(
             f"The writeId {given!r:.80} is invalid. It must have 1 to 200 bytes, such as 'orders-2030-01-31'."
         )
-    # An id of a write with one stream counts for that stream only, and so is another one.
+    # Another prefix for a write with several streams: an id of one with one stream counts for that stream only.
     return f"save:{given}" if stream is not None else f"saves:{given}"
 
 
