@@ -21,6 +21,7 @@ from benchmarks.peers.jobs import JOBS
 from benchmarks.peers.judging import Entry, Verdict, judge
 from benchmarks.peers.measuring import Sample
 from benchmarks.peers.process.messages import key_of, message
+from benchmarks.peers.readings import Reading
 
 ROOT = Path(__file__).parents[2]
 
@@ -70,6 +71,12 @@ def test_payloads_have_the_sizes_that_the_jobs_name() -> None:
     )
     assert 180 <= small <= 240
     assert 9_900 <= large <= 10_200
+
+
+def test_the_start_of_workers_is_not_in_the_processor_time_of_a_message() -> None:
+    used = Reading(wall=1.0, client=0.9, server=1.8, machine=4.0, harness=0.0)  # since 100 messages were handled
+    sample = measuring._sample(0.0, 1000, used, None, None, first=100)
+    assert (sample.messages, sample.client_us, sample.server_us) == (1000, pytest.approx(1000), pytest.approx(2000))
 
 
 # --- the catalog

@@ -1,4 +1,9 @@
-"""Headrace: a stream, and a consumer for each reader."""
+"""Headrace: a stream, and a consumer for each reader.
+
+The handler takes one message, which its documentation recommends where messages succeed or fail for themselves: the worker
+leases and acks them by the batch, as the loops of other peers do. A handler of batches has the messages of a key in one
+call, so it fits where the job has a transaction for a batch. Orders are not typed, since peers hand out plain JSON.
+"""
 
 from __future__ import annotations
 
