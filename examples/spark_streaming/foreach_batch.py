@@ -7,7 +7,7 @@
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
 
 ORDER = "id bigint, region string, status string, total decimal(12, 2)"
 

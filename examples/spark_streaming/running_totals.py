@@ -10,7 +10,8 @@ from decimal import Decimal
 from typing import Any
 
 from pyspark.sql import Row, SparkSession
-from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle, StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 ORDER = "id bigint, region string, status string, total decimal(12, 2)"
 STORE = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
@@ -23,7 +24,7 @@ class RunningTotal(StatefulProcessor):
         self._sum = handle.getValueState("sum", "orders bigint, total decimal(12, 2)")
 
     def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
-        orders, total = self._sum.get() if self._sum.exists() else (0, Decimal(0))
+        orders, total = self._sum.get() or (0, Decimal(0))
         for row in sorted(rows, key=lambda row: row.seq):  # Spark keeps no order through its shuffle
             orders, total = orders + 1, total + row.total
             yield Row(key=key[0], orders=orders, total=total)
