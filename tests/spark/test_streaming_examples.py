@@ -63,7 +63,7 @@ async def kill_and_run_again(example: str, database: store.Database, dsn: str, d
                 stdout=log, stderr=log, env=environment(HEADRACE_DATABASE=dsn), cwd=directory,
             )  # fmt: skip
 
-        def told() -> str:
+        def logged() -> str:
             return (directory / "log").read_text()
 
         async def published() -> int:
@@ -73,11 +73,11 @@ async def kill_and_run_again(example: str, database: store.Database, dsn: str, d
         with ended(start()) as process:
             end = time.monotonic() + PATIENCE
             while not await published():  # each query takes its time
-                assert process.poll() is None, told()
-                assert time.monotonic() < end, told()
+                assert process.poll() is None, logged()
+                assert time.monotonic() < end, logged()
         part = await published()
         with ended(start()) as process:
-            assert process.wait(PATIENCE) == 0, told()
+            assert process.wait(PATIENCE) == 0, logged()
         assert await published() > part, "it was killed too late"
 
 
@@ -89,11 +89,11 @@ def ended(process: subprocess.Popen[bytes]) -> Iterator[subprocess.Popen[bytes]]
     finally:
         with contextlib.suppress(psutil.NoSuchProcess):
             parent = psutil.Process(process.pid)
-            everything = [parent, *parent.children(recursive=True)]
-            for one in everything:
+            family = [parent, *parent.children(recursive=True)]
+            for member in family:
                 with contextlib.suppress(psutil.NoSuchProcess):
-                    one.kill()
-            psutil.wait_procs(everything)
+                    member.kill()
+            psutil.wait_procs(family)
         process.wait()
 
 
