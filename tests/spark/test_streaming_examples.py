@@ -58,10 +58,8 @@ async def kill_and_run_again(example: str, database: store.Database, dsn: str, d
         words = ("spark", "run", f"{EXAMPLES / example}:publish", "--", str(directory / "checkpoint"), str(MAX_ROWS))
 
         def start() -> subprocess.Popen[bytes]:
-            return subprocess.Popen(
-                [sys.executable, "-m", "headrace.cli.main", *words],
-                stdout=log, stderr=log, env=environment(HEADRACE_DATABASE=dsn), cwd=directory,
-            )  # fmt: skip
+            command, variables = [sys.executable, "-m", "headrace.cli.main", *words], environment(HEADRACE_DATABASE=dsn)
+            return subprocess.Popen(command, stdout=log, stderr=log, env=variables, cwd=directory)
 
         def logged() -> str:
             return (directory / "log").read_text()
