@@ -138,6 +138,8 @@ class LeaseCalls:
             self._look.took(ended - began, batch.looked_at)
         self._next_at = ended + self._pace.rest(len(batch.seqs), ended - began)
         self._adapt(batch)
+        if options.get("free_keys") and batch.lease_id is None:
+            self._poll.slow_down()
         return batch
 
     async def history_and_stream(self) -> tuple[UUID | None, int | None]:
