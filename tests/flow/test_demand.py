@@ -91,32 +91,60 @@ def test_an_empty_consumer_always_wants_something(limit: int, actors: int, rate:
 # --- slow keys
 
 
-def test_free_keys_are_leased_once_the_buffer_has_been_full_for_a_while() -> None:
+def slow_after(seconds: float, rate: int, passing: int = 0) -> bool:
+    """Observe this rate of leased messages, and so many of free keys with each of them. Returns whether the keys are slow."""
+    slow_keys = SlowKeys()
+    for count in range(int(seconds * rate) + 1):
+        slow_keys.observe(count / rate, count * (1 + passing))
+        slow_keys.called(passing)
+    return slow_keys.found
+
+
+def test_keys_are_slow_if_few_of_their_messages_are_handled() -> None:
+    patience, rate = SlowKeys.PATIENCE, SlowKeys.RATE
+    assert slow_after(4 * patience, rate // 2)
+    assert slow_after(4 * patience, rate // 2, passing=10), "messages of free keys hide no slow key"
+    assert not slow_after(4 * patience, rate * 2)
+    assert not slow_after(patience / 2, rate // 2)
+
+
+def test_a_blocked_key_is_slow_after_a_while() -> None:
     slow_keys, patience = SlowKeys(), SlowKeys.PATIENCE
-    assert slow_keys.want(5.0, spare=3) == 0
+    slow_keys.observe(5.0, 100)
+    assert not slow_keys.found
     assert slow_keys.pause(5.0) == pytest.approx(patience)
-    assert slow_keys.want(5.0 + patience / 2, spare=3) == 0
-    assert slow_keys.want(5.0 + patience, spare=3) == 6
+    slow_keys.observe(5.0 + patience, 100)
+    assert slow_keys.found
+    assert slow_keys.pause(5.0 + patience) == 0
     slow_keys.end()
     assert not slow_keys.found
-    assert slow_keys.want(5.0 + patience, spare=3) == 0
+
+
+def test_keys_are_no_longer_slow_once_many_of_their_messages_are_handled() -> None:
+    slow_keys = SlowKeys()
+    slow_keys.observe(0.0, 0)
+    slow_keys.observe(1.0, 1)
+    assert slow_keys.found
+    slow_keys.observe(1.001, 1000)
+    assert not slow_keys.found
 
 
 def test_a_pause_that_is_over_counts_on_a_clock_that_stands_still() -> None:
     slow_keys = SlowKeys()
-    assert slow_keys.want(5.0, spare=3) == 0
+    slow_keys.observe(5.0, 0)
     slow_keys.end_pause()
-    assert slow_keys.want(5.0, spare=3) == 6
+    slow_keys.observe(5.0, 0)
+    assert slow_keys.found
 
 
 def test_a_settlement_is_followed_by_fewer_calls_the_more_of_them_find_no_free_key() -> None:
     slow_keys, delays = SlowKeys(), []
     for _ in range(20):
-        slow_keys.called(leased=False)
+        slow_keys.called(0)
         delays.append(slow_keys.delay)
     assert delays == sorted(delays)
     assert delays[-1] == SlowKeys.LONGEST
-    slow_keys.called(leased=True)
+    slow_keys.called(1)
     assert slow_keys.delay == SlowKeys.SHORTEST
 
 
@@ -133,6 +161,13 @@ def test_the_poll_interval_grows_to_the_longest_and_restarts_when_messages_were_
     assert all(later <= earlier * 2 for earlier, later in itertools.pairwise(found))
     poll.found()
     assert poll.rest(None, polling=False) == POLL_INTERVALS.shortest
+
+
+def test_messages_of_slow_keys_are_no_reason_to_poll_often() -> None:
+    poll = Poll()
+    poll.found()
+    poll.slow_down()
+    assert rests(poll, polling=False) == [POLL_INTERVALS.longest] * 12
 
 
 def test_a_process_without_notifications_polls_more_often() -> None:

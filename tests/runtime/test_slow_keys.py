@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import anyio
 import pytest
 
 from headrace import App, Batch, Message, Retry
@@ -58,6 +59,38 @@ async def test_slow_keys_with_a_backlog_hold_up_no_other_key(app: App, concurren
             ship.gate.open()
             await app.idle()
     assert ship.handled == {key: list(range(BACKLOG)) for key in slow}
+
+
+async def test_a_slow_key_whose_messages_are_handled_holds_up_no_other_key(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SlowKeys, "RATE", 1e9)
+    monkeypatch.setattr(SlowKeys, "PATIENCE", 0.001)
+    permits, seen, slow = anyio.Semaphore(0), Seen(), list[int]()
+
+    @app.consumer("orders", concurrency=4)
+    async def ship(number: int, message: Message) -> None:
+        if message.key == "slow":
+            await permits.acquire()
+            slow.append(number)
+        seen.note(message.key)
+
+    async def are_buffered() -> bool:
+        return bool(app.statistics()["consumers"]["orders:ship"]["waiting"] > 4)
+
+    async with app:
+        await app.publish_many("orders", [*backlog("slow"), ("behind", 0)])
+        async with running(app):
+            while "behind" not in seen.notes:
+                await eventually(are_buffered)
+                permits.release()
+                await seen.until(len(seen.notes) + 1)
+            handled = len(slow)
+            for _ in range(BACKLOG):
+                permits.release()
+            await app.idle()
+    assert handled < BACKLOG / 2
+    assert slow == list(range(BACKLOG))
 
 
 async def test_a_slow_key_does_not_keep_all_of_max_ack_pending(app: App) -> None:

@@ -92,52 +92,57 @@ class Demand:
 class SlowKeys:
     """When to lease only messages of free keys, because slow handlers work on the keys of all that is buffered.
 
-    The buffer is the work of a tenth of a second. If half of it is not used up in a longer time, and no lane is ready, all
-    that waits there is behind keys at work. Calls for free keys, which have no message in flight, then find messages that
-    can start now.
+    Calls for any key would bring more messages of the same keys, as far as their backlog reaches. Calls for free keys, which
+    have no message in flight, pass them, and find messages that can start now. Each message that is passed costs two writes
+    more, which is little at a low rate.
 
     Attributes:
-        found: whether calls for free keys have begun.
+        found: whether the keys are slow.
     """
 
+    RATE = 1000
+    """Messages a second below which the keys that they wait behind are slow."""
     PATIENCE = 0.25
-    """Seconds for which the buffer is full before the first call for free keys."""
+    """Seconds for which messages are counted to find that rate."""
     SHORTEST, LONGEST = 0.005, 0.25
     """Seconds from a settlement, which may have made a key free, to the next call: doubled by each call that finds nothing."""
 
     def __init__(self) -> None:
         self.found = False
-        self._begin_at: float | None = None  # when calls for free keys may begin. None while any key may be leased
+        self._since: float | None = None  # when the count began
+        self._before = 0  # the count then
+        self._passing = 0  # messages that calls for free keys have leased
         self._missed = 0
 
     def end(self) -> None:
-        """Note that messages of any key may be leased."""
+        """Note that no message is buffered."""
         self.found = False
-        self._begin_at = None
-        self._missed = 0
+        self._since = None
 
-    def want(self, now: float, spare: int) -> int:
-        """How many messages of free keys to lease, while the buffer is full and no lane is ready. 0 until it is time.
+    def observe(self, now: float, leased: int) -> None:
+        """Count messages, while the buffer is full and no lane is ready. Those of calls for free keys don't count.
 
         Args:
             now: seconds, monotonic.
-            spare: messages that could be in work besides those that are.
+            leased: messages leased since the start.
         """
-        if self._begin_at is None:
-            self._begin_at = now + self.PATIENCE
-        self.found = now >= self._begin_at
-        return 2 * spare if self.found else 0
+        count = leased - self._passing
+        is_quick = count - self._before >= self.RATE * self.PATIENCE
+        if self._since is None or is_quick or now >= self._since + self.PATIENCE:
+            self.found = self._since is not None and not is_quick
+            self._since, self._before = now, count
 
     def pause(self, now: float) -> float:
-        """Seconds until calls for free keys may begin. 0 if nothing waits for that."""
-        return 0.0 if self._begin_at is None else max(0.0, self._begin_at - now)
+        """Seconds until `observe` may find that the keys are slow. 0 if it has found that, or does not count."""
+        return 0.0 if self.found or self._since is None else max(0.0, self._since + self.PATIENCE - now)
 
     def end_pause(self) -> None:
         """Note that the pause is over, also on a clock that stands still."""
-        self._begin_at = -math.inf
+        self._since = -math.inf
 
-    def called(self, *, leased: bool) -> None:
-        """Note a call for free keys. `leased`: whether it leased messages."""
+    def called(self, leased: int) -> None:
+        """Note a call for free keys that leased so many messages."""
+        self._passing += leased
         self._missed = 0 if leased else self._missed + 1
 
     @property
@@ -337,6 +342,10 @@ class Poll:
     def found(self) -> None:
         """Reset the interval, because messages were found."""
         self._interval = self._intervals.shortest
+
+    def slow_down(self) -> None:
+        """Wait for the longest interval, because messages that were found before are no sign of others."""
+        self._interval = self._intervals.longest
 
     def rest(self, due_in: float | None, *, polling: bool, longest: float = 0.0) -> float:
         """Seconds to wait for a notification before polling again.

@@ -139,6 +139,8 @@ class LeaseCalls:
         characters = sum(map(len, filter(None, batch.data)))  # None for those that the caller has cached
         self._next_at = ended + self._pace.rest(len(batch.seqs), characters, ended - began)
         self._adapt(batch)
+        if options.get("free_keys") and batch.lease_id is None:
+            self._poll.slow_down()
         return batch
 
     async def history_and_stream(self) -> tuple[UUID | None, int | None]:

@@ -9,7 +9,7 @@ from contextlib import suppress
 import anyio
 
 from headrace import store
-from headrace.flow.demand import Demand, SlowKeys
+from headrace.flow.demand import BATCH, Demand, SlowKeys
 from headrace.model.errors import FilterTooSlow, StoreUnavailable, UnknownConsumer
 from headrace.model.log import Log
 from headrace.model.records import Batch
@@ -173,22 +173,28 @@ class Fetcher:
         most, held = self._settings.spec.max_ack_pending, self._in_flight.held
         if held >= most // SCARCE:
             self._in_flight.hurry()
-        want, room = self._demand.want(self._lanes.waiting), most - held
+        waiting, room = self._lanes.waiting, most - held
+        want = self._demand.want(waiting)
         self._free_keys = False
-        if want > 0:
+        if not waiting:
             self._slow_keys.end()
-        elif self._settings.spec.ordered and not self._lanes.ready and (spare := self._intake.spare):
-            want = self._want_of_free_keys(spare, room)
+        elif want <= 0 and self._settings.spec.ordered and not self._lanes.ready:
+            want = self._want_of_free_keys(room)
         return min(want, room)
 
-    def _want_of_free_keys(self, spare: int, room: int) -> int:
-        """Return how many messages of free keys to lease. Then slow keys keep the buffer's size at most, or three quarters of it
-        where `max_ack_pending` has no room for others. More than half is left, so that these are not leased again at once."""
+    def _want_of_free_keys(self, room: int) -> int:
+        """Return how many messages of free keys to lease, because no message in the buffer can start.
+
+        Then slow keys keep the buffer's size at most, or three quarters of it where `max_ack_pending` has no room for others.
+        More than half is left, so that these are not leased again at once.
+        """
+        spare, target = self._intake.spare, self._demand.target
+        self._slow_keys.observe(self._clock(), self.leased)
+        if not spare or not self._slow_keys.found:
+            return 0
+        self._intake.trim(target if room >= spare else max(target * 3 // 4, target // 2 + 1))
         self._free_keys = True
-        want, target = self._slow_keys.want(self._clock(), spare), self._demand.target
-        if want:
-            self._intake.trim(target if room >= spare else max(target * 3 // 4, target // 2 + 1))
-        return want
+        return min(2 * spare, target, BATCH)
 
     async def _wait_for_room(self) -> None:
         pause = self._slow_keys.pause(self._clock())
@@ -232,7 +238,7 @@ class Fetcher:
         database_retry.cleared()
         self._demand.observe_call(self._clock() - began)
         if self._free_keys:
-            self._slow_keys.called(leased=batch.lease_id is not None)
+            self._slow_keys.called(len(batch.seqs))
         if self._in_doubt:
             return None
         if batch.version != self._settings.version:
