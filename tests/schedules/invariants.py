@@ -259,8 +259,11 @@ def drain(controller: Session, state: State, log: Log) -> Iterator[str]:
             delivered |= set(batch)
     if missing := wanted - delivered:
         yield f"messages are never delivered: {sorted(missing)}"
-    # Dead letters are redriven, and those that were at work are repeated after a replay, whatever was cancelled before.
+    # Dead letters are redriven, and those that were at work are repeated after a replay, whatever was cancelled before. So
+    # are those that a transaction acked, and whose lease goes on.
     repeated = {row[0] for table in ("dead", "tails") for row in state[table]}
+    if log.rewound:
+        repeated |= {seq for _, seq in state["acks"]}
     if again := delivered & _requested(state) - repeated:
         yield f"messages were delivered after they were cancelled: {sorted(again)}"
     if not log.rewound and (again := delivered & _acked(log)):

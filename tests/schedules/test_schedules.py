@@ -74,6 +74,10 @@ def test_a_message_that_commits_during_a_lease_call_is_not_behind_a_later_one_of
         "busy replay+nack_bob+erase A11 C13 C21 B12 A C B",
         # A cancelled message that was acked in a transaction was replayed, and its request was still pending.
         "busy cancel_all+replay+publish_with_id+effect_second A D",
+        # A cancelled message that was acked in a transaction was repeated by a replay, before its lease ended.
+        "dead replay+effects_ann+cancel+cancel_all D",
+        # Messages of a lease without an array were not locked, and one was put back after its cancellation.
+        "dead nack_ann+cancel_all A15 B",
         # The answers of two moves may be read in the other order.
         "busy seek_near+seek_start+scan_one C8 A1 B C A",
         # A replay and a deletion of the stream lock the consumer and the table in different orders.

@@ -103,8 +103,10 @@ begin
     v_consumer := headrace_internal.lock_consumer(p_consumer);
     select * into v_stream from headrace_internal.streams where id = v_consumer.stream_id;
     select * into v_cursor from headrace_internal.cursors where consumer_id = p_consumer order by version desc limit 1;
-    perform from headrace_internal.leases
-        where consumer_id = p_consumer and lease_id >= v_cursor.lease_floor and seqs && p_seqs order by lease_id for key share;
+    perform from headrace_internal.leases as l
+        where consumer_id = p_consumer and lease_id >= v_cursor.lease_floor
+          and exists (select from headrace_internal.messages_of_lease(l) as m where m.seq = any (p_seqs))
+        order by lease_id for key share;
     perform headrace_internal.end_cancellations(v_cursor, p_now);
     perform headrace_internal.make_room_for_cancellations(p_consumer, cardinality(p_seqs));
     stopping := array(select i.seq from headrace_internal.in_flight_seqs(p_consumer, v_cursor.lease_floor) as i(seq) where i.seq = any (p_seqs));
