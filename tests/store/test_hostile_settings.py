@@ -23,6 +23,7 @@ from tests.support.readers import publish
 pytestmark = pytest.mark.asyncio
 
 FRAMEWORK = Path(headrace.__file__).parent
+SPARK = Path(__file__).parents[2] / "spark"
 
 SHADOWS = """
     create schema evil;
@@ -117,7 +118,7 @@ INLINED = {"consumer_settings", "history_identity", "timeline_identity", "witnes
 
 
 async def test_every_function_that_is_called_from_outside_pins_its_search_path(database: store.Database) -> None:
-    texts = [path.read_text() for path in FRAMEWORK.rglob("*.py")]
+    texts = [path.read_text() for root in (FRAMEWORK, SPARK) for path in root.rglob("*.py")]
     called = {name for text in texts for name in re.findall(r"headrace_internal\.(\w+)\(", text)}
     unpinned = await database.fetch("""
         select p.proname::text as name, p.pronamespace::regnamespace::text as schema from pg_proc as p

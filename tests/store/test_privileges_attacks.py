@@ -381,7 +381,7 @@ async def test_what_a_role_puts_on_its_search_path_is_not_called_by_functions_of
         )
         # Without the driver's own statements, which call the role's functions, too.
         await connection.execute(
-            f"select headrace_granted.lease({number}, '{uuid4()}', row(10, 10, 1000000), pg_catalog.clock_timestamp(), null, null, null, false)"
+            f"select headrace_granted.lease({number}, '{uuid4()}', row(10, 10, 1000000, false), pg_catalog.clock_timestamp(), null, null, null, false)"
         )
         assert (
             await database.fetchval("select count(*) from headrace_internal.leases where consumer_id = $1", number) == 1

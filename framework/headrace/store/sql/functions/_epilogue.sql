@@ -24,7 +24,7 @@ end $$;
 do $$
 declare
     -- Called from outside, and by other functions as well.
-    c_called_both_ways  constant text[] := '{ack_at_commit,apply_grants,cancel_messages,completions_of_messages,remove_stale_grants,dead_letter_page,declare_stream,discard_chosen,end_job,range_end,range_mark,reclaim,redrive_chosen,request_backfill,require_stream,resolved_position,seek,source_info,
+    c_called_both_ways  constant text[] := '{abort_write,abort_writes,ack_at_commit,commit_write,trust_staging,apply_grants,cancel_messages,completions_of_messages,remove_stale_grants,dead_letter_page,declare_stream,discard_chosen,end_job,range_end,range_mark,reclaim,redrive_chosen,request_backfill,require_stream,resolved_position,seek,source_info,
                                              consumer_info,live_revision,publish_message,publish_messages,settle_outcomes,stream_info,subscribe_consumers,transaction_status,worker_info}';
     v_bodies  text := (select string_agg(prosrc, ' ') from pg_proc where pronamespace = 'headrace_internal'::regnamespace
                                                                       or pronamespace = 'headrace'::regnamespace);
