@@ -22,7 +22,7 @@ from headrace import store
 from tests.spark.filling import read
 from tests.spark.processes import PATIENCE, environment
 
-pytestmark = pytest.mark.asyncio
+pytestmark = [pytest.mark.asyncio, pytest.mark.torture]
 
 EXAMPLES = Path(__file__).parents[2] / "examples/spark_streaming"
 COUNT, MAX_ROWS = 100, 25
@@ -95,7 +95,6 @@ def ended(process: subprocess.Popen[bytes]) -> Iterator[subprocess.Popen[bytes]]
         process.wait()
 
 
-@pytest.mark.long
 async def test_each_write_of_foreach_batch_is_published_once(
     database: store.Database, dsn: str, tmp_path: Path
 ) -> None:
@@ -114,7 +113,6 @@ async def test_each_write_of_foreach_batch_is_published_once(
     assert sums.keys() == {"eu", "us"}
 
 
-@pytest.mark.torture
 async def test_the_state_of_each_key_counts_each_message_once(
     database: store.Database, dsn: str, tmp_path: Path
 ) -> None:
@@ -131,7 +129,6 @@ async def test_the_state_of_each_key_counts_each_message_once(
     assert found == wanted
 
 
-@pytest.mark.torture
 async def test_each_pair_of_two_streams_is_joined_once(database: store.Database, dsn: str, tmp_path: Path) -> None:
     """The payments are in the reverse order, so most of them come in another micro-batch than their orders."""
     await create(database, "settled")
