@@ -192,6 +192,19 @@ async def test_messages_that_die_are_kept_with_their_process(database: store.Dat
     }
 
 
+async def test_a_report_that_names_a_message_twice_counts_once(database: store.Database, declare: Declare) -> None:
+    """A worker's report of a lost lease and of a new one may name the same message."""
+    reader = await declare(history=DAY, max_deliver=2)
+    await publish(database, *"abc")
+    lease = (await reader.lease()).lease_id or 0
+    report = HandlingReport("host:7", seqs=[1, 2, 1, 2], seconds=[0.5, 0.5, 0.5, 0.5])
+    settlement = Settlement([], [lease, lease], [1, 2], [Failure("retry"), None], report)
+    assert await store.settle(database, reader.id, settlement, now=reader.clock.now) == []
+    assert await outcomes(reader) == [(2, "acked", 1)]
+    reader.clock.advance(60)
+    assert sorted(await reader.drain("bob")) == [1, 3]
+
+
 async def test_a_dropped_message_is_kept_and_not_as_a_dead_letter(database: store.Database, declare: Declare) -> None:
     reader = await declare(history=DAY, max_deliver=1, on_exhausted="drop")
     await publish(database, *"ab")

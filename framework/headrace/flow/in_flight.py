@@ -81,7 +81,6 @@ class InFlightTracker(Generic[T]):
         self._whole: list[Lease] = []
         self._behind: list[Lease] = []  # done, but waiting for earlier messages that linger in other leases
         self._partly: dict[int, Lease] = {}
-        self._partly_messages = 0  # how many messages these leases had
         self._partly_since: float | None = None  # the first `collect` that found acks in them
         self._gather_until = _EVER
         self._failures: list[tuple[T, Failure]] = []
@@ -104,7 +103,7 @@ class InFlightTracker(Generic[T]):
     def _lingers_until(self) -> float | None:
         if self._partly_since is None:
             return None
-        return self._partly_since + self.linger * max(1.0, self._partly_messages / CHEAP)
+        return self._partly_since + self.linger * max(1.0, sum(lease.size for lease in self._partly.values()) / CHEAP)
 
     def take(self, lease_id: int, seqs: Sequence[int], lanes: Sequence[Hashable], deadline: float) -> Lease:
         """Record a new lease of these messages, given in `history`, and return it.
@@ -170,7 +169,6 @@ class InFlightTracker(Generic[T]):
         if lease.lingers:
             lease.lingers = False
             del self._partly[lease.id]
-            self._partly_messages -= lease.size
             if not self._partly:
                 self._partly_since = None
         if lease.failed:  # it is collected together with its failures
@@ -186,7 +184,6 @@ class InFlightTracker(Generic[T]):
             return
         lease.lingers = True
         self._partly[lease.id] = lease
-        self._partly_messages += lease.size
         if len(self._partly) == 1:
             self.on_outcome()
 
@@ -282,7 +279,6 @@ class InFlightTracker(Generic[T]):
         for lease in self._partly.values():
             lease.lingers = False
         self._partly.clear()
-        self._partly_messages = 0
         self._partly_since = None
         return parcel
 

@@ -313,7 +313,7 @@ begin
     end if;
 
     -- 1. Leases: expire those past their time, count the messages in flight, and note the busy keys.
-    v_leases := headrace_internal.live_leases(v_consumer, v_stream, v_cursor.lease_floor, case when not p_bounds.free_keys then p_owner end, p_now);
+    v_leases := headrace_internal.live_leases(v_consumer, v_stream, v_cursor.lease_floor, case when p_bounds.free_keys then null else p_owner end, p_now);
     v_batch.due_in := v_leases.due_in;
     v_request.messages := least(p_bounds.messages, v_consumer.max_ack_pending - v_leases.held);
     if v_request.messages <= 0 then

@@ -71,6 +71,14 @@ language sql immutable as $$
     from unnest(p_whole, p_report.firsts, p_report.counts) with ordinality as w(lease_id, first, count, place)
 $$;
 
+-- Return how long the handlers of a report's single messages took. A message has one row, also if the report names it twice:
+-- in a lease that was lost, and in a later one.
+create or replace function headrace_internal.reported_seconds(p_report headrace_internal.handling_report)
+returns table (seq bigint, seconds real)
+language sql immutable as $$
+    select seq, min(seconds) from unnest(p_report.seqs, p_report.seconds) as r(seq, seconds) group by seq
+$$;
+
 -- Record the messages of whole leases that a process has acked, which the caller has locked, where their seqs follow one
 -- another and each is at its first attempt. Then no message is looked at. Returns the leases that are not recorded.
 create or replace function headrace_internal.record_runs(
@@ -129,7 +137,7 @@ begin
         from headrace_internal.leases as l
         left join headrace_internal.reported_leases(p_whole, p_report) as w on w.lease_id = l.lease_id and w.count = l.held
         cross join headrace_internal.messages_of_lease(l) as m
-        left join unnest(p_report.seqs, p_report.seconds) as r(seq, seconds) on r.seq = m.seq
+        left join headrace_internal.reported_seconds(p_report) as r on r.seq = m.seq
         where l.consumer_id = p_consumer and l.lease_id = any (v_whole || p_leases) and m.seq > 0   -- a hold has no messages
           and (l.lease_id = any (v_whole) or (l.lease_id, m.seq) in (select * from unnest(p_leases, p_seqs)))
           and (p_new or (l.lease_id, m.seq) not in (select * from headrace_internal.acked_messages(p_consumer, v_whole || p_leases)));

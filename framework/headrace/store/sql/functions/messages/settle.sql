@@ -74,7 +74,7 @@ begin
         with asked as materialized (
             select a.lease_id, a.seq, coalesce(a.failure ->> 'kind', 'ack') as outcome, a.failure, r.seconds
             from unnest(p_leases, p_seqs, p_failures) as a(lease_id, seq, failure)
-            left join unnest(p_report.seqs, p_report.seconds) as r(seq, seconds) on v_keeps and r.seq = a.seq
+            left join headrace_internal.reported_seconds(p_report) as r on v_keeps and r.seq = a.seq
         ), locked as materialized (
             select l.lease_id, l.since, l as lease from headrace_internal.leases as l
             where l.consumer_id = p_consumer and l.lease_id = any (p_leases)
