@@ -87,10 +87,10 @@ async def _measure(database: Database, call: Call, rounds: int, cost: Cost) -> N
     for number in range(10):
         await call(database, number)
     before = await Written.read(database)
-    before_it, own, start = _used(server), time.process_time(), time.perf_counter()
+    used_before, own, start = _used(server), time.process_time(), time.perf_counter()
     for number in range(10, rounds):
         await call(database, number)
-    elapsed, mine, theirs = time.perf_counter() - start, time.process_time() - own, _used(server) - before_it
+    elapsed, mine, theirs = time.perf_counter() - start, time.process_time() - own, _used(server) - used_before
     after = await Written.read(database)
     if await database.fetchval("select pg_backend_pid()") != server:
         raise CheckFailed("The connection was replaced during the measurement.")

@@ -31,6 +31,10 @@ class Ship:
         self.seen = Seen()
         self.handled: dict[str, list[int]] = {}
 
+    def register(self, app: App, **options: Any) -> None:
+        """Make it the handler of a consumer `handle` of the app."""
+        app.consumer("orders", name="handle", **options)(self.handle)
+
     async def handle(self, number: int, message: Message) -> None:
         if not message.key.startswith("slow"):
             self.seen.note(message.key)
@@ -44,11 +48,7 @@ class Ship:
 @pytest.mark.parametrize("slow", [("slow",), ("slow.a", "slow.b", "slow.c")], ids=["one", "several"])
 async def test_slow_keys_with_a_backlog_hold_up_no_other_key(app: App, concurrency: Any, slow: tuple[str, ...]) -> None:
     ship = Ship()
-
-    @app.consumer("orders", concurrency=concurrency)
-    async def handle(number: int, message: Message) -> None:
-        await ship.handle(number, message)
-
+    ship.register(app, concurrency=concurrency)
     async with app:
         await app.publish_many("orders", [*backlog(*slow), ("behind", 0)])
         async with running(app):
@@ -95,11 +95,7 @@ async def test_a_slow_key_whose_messages_are_handled_holds_up_no_other_key(
 
 async def test_a_slow_key_does_not_keep_all_of_max_ack_pending(app: App) -> None:
     ship = Ship()
-
-    @app.consumer("orders", concurrency=10, max_ack_pending=20)
-    async def handle(number: int, message: Message) -> None:
-        await ship.handle(number, message)
-
+    ship.register(app, concurrency=10, max_ack_pending=20)
     async with app:
         await app.publish_many("orders", [*backlog("slow"), ("behind", 0)])
         async with running(app):
@@ -194,11 +190,7 @@ async def test_a_slow_message_that_fails_is_retried_before_the_rest_of_its_key(a
 
 async def test_a_process_that_ends_with_a_slow_key_releases_its_messages(app: App) -> None:
     ship = Ship()
-
-    @app.consumer("orders", concurrency=4)
-    async def handle(number: int, message: Message) -> None:
-        await ship.handle(number, message)
-
+    ship.register(app, concurrency=4)
     async with app:
         await app.publish_many("orders", [*backlog("slow"), ("behind", 0)])
         async with running(app):
@@ -213,10 +205,7 @@ async def test_a_process_that_ends_with_a_slow_key_releases_its_messages(app: Ap
 async def test_two_processes_keep_the_order_of_a_slow_key(app: App, dsn: str) -> None:
     ship, other = Ship(), App(dsn, streams=["orders"])
     for process in (app, other):
-
-        @process.consumer("orders", concurrency=2)
-        async def handle(number: int, message: Message) -> None:
-            await ship.handle(number, message)
+        ship.register(process, concurrency=2)
 
     async with app:
         await app.publish_many("orders", [*backlog("slow.a", "slow.b"), ("behind", 0)])

@@ -7,17 +7,15 @@ index where order counts, and topics where several queues get a message.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from importlib import resources
 from typing import Any, ClassVar
 
 import asyncpg
 
-from benchmarks.peers.process.adapter import Adapter
 from benchmarks.peers.process.messages import Message
 from benchmarks.peers.process.recorder import Handler
-from benchmarks.peers.process.sql import connect, decode, encode, pool, run_script
+from benchmarks.peers.process.sql import PooledAdapter, connect, decode, encode, run_script
 
 SEND_BATCH = "select pgmq.send_batch($1, $2::text[]::jsonb[], $3::text[]::jsonb[], $4::integer)"
 SEND = "select pgmq.send($1, $2::text::jsonb, $3::text::jsonb, $4::integer)"
@@ -28,7 +26,7 @@ DELETE_ONE = "select pgmq.delete($1, $2::bigint)"
 TOPIC = "orders.created"
 
 
-class Peer(Adapter):
+class Peer(PooledAdapter):
     SETTINGS: ClassVar[dict[str, Any]] = {
         "vt": 30,  # seconds
         "batch": 1000,
@@ -51,15 +49,7 @@ class Peer(Adapter):
         finally:
             await connection.close()
 
-    @asynccontextmanager
-    async def publisher(self) -> AsyncIterator[None]:
-        async with pool(self.url) as self._pool:
-            yield
-
-    async def publish(self, messages: Sequence[Message], delay: float | None = None) -> None:
-        await self._send(self._pool, messages, delay)
-
-    async def _send(self, connection: Any, messages: Sequence[Message], delay: float | None = None) -> None:
+    async def _send(self, connection: Any, messages: Sequence[Message], delay: float | None) -> None:
         texts = [encode(one.order).decode() for one in messages]
         headers = [f'{{"x-pgmq-group": "{one.key}"}}' for one in messages]
         seconds = round(delay or 0)
@@ -69,12 +59,6 @@ class Peer(Adapter):
             await connection.execute(SEND, _queue(0), texts[0], headers[0], seconds)
         else:
             await connection.execute(SEND_BATCH, _queue(0), texts, headers, seconds)
-
-    @asynccontextmanager
-    async def open_transaction(self, messages: Sequence[Message]) -> AsyncIterator[None]:
-        async with self._pool.acquire() as connection, connection.transaction():
-            await self._send(connection, messages)
-            yield
 
     async def remaining(self) -> int:
         counts = " + ".join(

@@ -7,17 +7,16 @@ latency counts, which its page on latency measures. An event waits for no more t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 import asyncpg
 
-from benchmarks.peers.process.adapter import Adapter, Unable
+from benchmarks.peers.process.adapter import Unable
 from benchmarks.peers.process.messages import Message
 from benchmarks.peers.process.recorder import Handler
-from benchmarks.peers.process.sql import connect, decode, encode, pool, run_script
+from benchmarks.peers.process.sql import PooledAdapter, connect, decode, encode, run_script
 
 QUEUE = "orders"
 ALL = 2**31 - 1
@@ -33,7 +32,7 @@ NACK = (
 )
 
 
-class Peer(Adapter):
+class Peer(PooledAdapter):
     SETTINGS: ClassVar[dict[str, Any]] = {"sql": "", "tick_ms": 100, "paced_tick_ms": 10, "poll_ms": 5, "retry": 1.0}
 
     def __init__(self, url: str, settings: dict[str, Any], **job: Any) -> None:
@@ -66,28 +65,14 @@ class Peer(Adapter):
                 await connection.execute("select pgque.maint()")
             await asyncio.sleep(period)
 
-    @asynccontextmanager
-    async def publisher(self) -> AsyncIterator[None]:
-        async with pool(self.url) as self._pool:
-            yield
-
-    async def publish(self, messages: Sequence[Message], delay: float | None = None) -> None:
+    async def _send(self, connection: Any, messages: Sequence[Message], delay: float | None) -> None:
         if delay is not None:
             raise Unable("events for later are experimental, and not in its SQL file")
-        await self._send(self._pool, messages)
-
-    async def _send(self, connection: Any, messages: Sequence[Message]) -> None:
         texts = [encode(one.order).decode() for one in messages]
         if len(texts) == 1:
             await connection.execute("select pgque.send($1, $2::text)", QUEUE, texts[0])
         else:
             await connection.execute("select pgque.send_batch($1, 'default', $2::text[])", QUEUE, texts)
-
-    @asynccontextmanager
-    async def open_transaction(self, messages: Sequence[Message]) -> AsyncIterator[None]:
-        async with self._pool.acquire() as connection, connection.transaction():
-            await self._send(connection, messages)
-            yield
 
     async def remaining(self) -> int:
         return int(

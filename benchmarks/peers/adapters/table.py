@@ -7,14 +7,13 @@ stores that place with each batch. Nothing is retried. A row that commits after 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from benchmarks.peers.process.adapter import Adapter, Unable
+from benchmarks.peers.process.adapter import Unable
 from benchmarks.peers.process.messages import Message
 from benchmarks.peers.process.recorder import Handler
-from benchmarks.peers.process.sql import connect, decode, encode, pool, run_script
+from benchmarks.peers.process.sql import PooledAdapter, connect, decode, encode, run_script
 
 SCHEMA = """
 create table orders (
@@ -28,32 +27,18 @@ READ = "select id, data from orders where id > $1 order by id limit $2"
 STORE = "update places set place = $2 where reader = $1"
 
 
-class Peer(Adapter):
+class Peer(PooledAdapter):
     SETTINGS: ClassVar[dict[str, Any]] = {"batch": 1000, "poll_ms": 5}
 
     async def set_up(self) -> None:
         readers = ", ".join(f"({reader}, 0)" for reader in range(self.readers))
         await run_script(self.url, f"{SCHEMA} insert into places values {readers};")
 
-    @asynccontextmanager
-    async def publisher(self) -> AsyncIterator[None]:
-        async with pool(self.url) as self._pool:
-            yield
-
-    async def publish(self, messages: Sequence[Message], delay: float | None = None) -> None:
+    async def _send(self, connection: Any, messages: Sequence[Message], delay: float | None) -> None:
         if delay is not None:
             raise Unable("a cursor over the ids passes a row that is not due")
-        await self._insert(self._pool, messages)
-
-    async def _insert(self, connection: Any, messages: Sequence[Message]) -> None:
         texts = [encode(one.order).decode() for one in messages]
         await connection.execute(INSERT, [one.key for one in messages], texts)
-
-    @asynccontextmanager
-    async def open_transaction(self, messages: Sequence[Message]) -> AsyncIterator[None]:
-        async with self._pool.acquire() as connection, connection.transaction():
-            await self._insert(connection, messages)
-            yield
 
     async def remaining(self) -> int:
         return int(

@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 from headrace_spark.session.java import Java
-from headrace_spark.session.settings import APP_NAME, Resolved
+from headrace_spark.session.settings import APP_NAME, Resolved, is_local
 
 SECRET = re.compile(r"secret|password|token|access[.]?key|credential|database|dsn", re.IGNORECASE)
 """A pattern of configuration keys with secret values."""
@@ -48,7 +48,7 @@ def configuration(resolved: Resolved) -> dict[str, str]:
     defaults = _SHARED | (_local_defaults(resolved.master) if resolved.local else {})
     installed = _installed_keys()
     conf = {key: value for key, value in defaults.items() if key not in installed} | resolved.settings.conf
-    if re.match(r"local(\[|$)", resolved.master):
+    if is_local(resolved.master):
         conf = {key: value for key, value in conf.items() if not _RESOURCE.match(key)}
     conf["spark.app.name"] = resolved.settings.app_name or APP_NAME
     if "PYSPARK_GATEWAY_PORT" not in os.environ or resolved.settings.master:  # spark-submit has set a master

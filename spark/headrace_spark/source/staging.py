@@ -305,10 +305,10 @@ class _Sender:
             except RowRefused as refused:
                 if self._set_aside is None:
                     raise refused.error from refused.__cause__
-                place, row_error = refused.place, refused.error
+                place, reason = refused.place, refused.error
             if place:
                 _ingest(self._connection, self._write, table, rows.slice(0, place))
-            self._refuse(stream, rows, place, row_error)
+            self._refuse(stream, rows, place, reason)
             rows = rows.slice(place + 1)
 
     def _table(self, connection: Connection, stream: str) -> str | None:
