@@ -83,24 +83,26 @@ def test_without_a_java_on_the_system_the_wheel_runs_the_job(tmp_path: Path, too
 def test_a_second_ctrl_c_ends_a_session_that_waits_for_ever_for_its_worker(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "begun")
     stuck = tmp_path / "python"
-    stuck.write_text(f"#!/bin/sh\necho begun > {tmp_path}/begun\nexec cat\n")
+    # It is looked at with -c before the session starts, and fits. As a worker it never answers.
+    stuck.write_text(
+        f'#!/bin/sh\n[ "$1" = -c ] && exec {sys.executable} "$@"\necho begun > {tmp_path}/begun\nexec cat\n'
+    )
     stuck.chmod(0o755)
-    process = subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, "-m", "headrace.cli.main", "spark", "check"], cwd=tmp_path,
         env=environment(HEADRACE_SPARK_PYTHON=str(stuck)), text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
-    try:
-        with open(os.open(tmp_path / "begun", os.O_RDWR)) as started:
-            assert select.select([started], [], [], PATIENCE)[0], "no worker was started"
-        below = psutil.Process(process.pid).children(recursive=True)
-        assert process.stderr is not None
-        process.send_signal(signal.SIGINT)
-        assert next(process.stderr) == 'stopping queries and jobs: signal=SIGINT hint="again to stop immediately"\n'
-        process.send_signal(signal.SIGINT)
-        out, errors = process.communicate(timeout=PATIENCE)
-    finally:
-        process.kill()
-        process.wait()
+    ) as process:  # fmt: skip
+        try:
+            with open(os.open(tmp_path / "begun", os.O_RDWR)) as started:
+                assert select.select([started], [], [], PATIENCE)[0], "no worker was started"
+            below = psutil.Process(process.pid).children(recursive=True)
+            assert process.stderr is not None
+            process.send_signal(signal.SIGINT)
+            assert next(process.stderr) == 'stopping queries and jobs: signal=SIGINT hint="again to stop immediately"\n'
+            process.send_signal(signal.SIGINT)
+            out, errors = process.communicate(timeout=PATIENCE)
+        finally:
+            process.kill()
     assert (process.returncode, out) == (130, "")
     assert "Traceback" not in errors
     _, alive = psutil.wait_procs(below, timeout=PATIENCE)
