@@ -47,7 +47,8 @@ class Costs(msgspec.Struct, frozen=True):
         batch: messages of a batch.
         payloads: the two sizes of payloads with which they were measured, in bytes.
         calls: the costs of `publish`, `lease` and `settle`, with the smaller and with the larger payload.
-        crowding: the share by which processor time grows when all processors are busy, since they share caches and units.
+        crowding: the share by which processor time grows if all processors are busy and one process alone keeps none busy,
+            since they share caches and units.
         wal: seconds per byte for which the WAL is written by one process at a time.
         parking: the cost of a lease call that passes over messages whose keys are in flight elsewhere, in plain ones.
     """
@@ -168,10 +169,12 @@ def _leased(costs: Costs, workload: Workload) -> tuple[float, float]:
 def _solve(demand: _Demand) -> tuple[float, float]:
     """Return the cycles per second of all processes, and the share of time in which a consumer's lock is held."""
     processes, cores, sharing = demand.processes, demand.cores, demand.sharing
+    # The costs were measured with one process. What its client and its backend do to each other is in them.
+    alone = demand.processor / (demand.processor + demand.flush) / cores
     waiting = at_lock = at_wal = rate = found = held = 0.0
     for _ in range(_ROUNDS):
         busy = min(1.0, rate * demand.processor / cores)
-        crowded = 1 + demand.crowding * busy if cores > 1 else 1.0
+        crowded = 1 + demand.crowding * max(0.0, busy - alone) if cores > 1 else 1.0
         share = demand.processor * crowded / cores
         queue = share * (1 + (processes - 1) / processes * waiting)
         processor = queue + share * (cores - 1)

@@ -109,8 +109,10 @@ def test_a_prediction_names_what_ends_the_rate(workload: Workload, resource: str
     assert predict(KNOWN, workload).resource == resource
 
 
-def test_one_process_alone_takes_the_time_of_its_calls() -> None:
-    assert rate(KNOWN, Workload("consume", 1, 1, 1, 10_000, 200)) == pytest.approx(100 / 920e-6, rel=0.1)
+@pytest.mark.parametrize("cores", [1, 2, 32])
+def test_one_process_alone_takes_the_time_of_its_calls(cores: int) -> None:
+    crowded = msgspec.structs.replace(KNOWN, crowding=0.5)
+    assert rate(crowded, Workload("consume", cores, 1, 1, 10_000, 200)) == pytest.approx(100 / 920e-6, rel=0.01)
 
 
 @given(costs, st.sampled_from([("crowding", 0.5), ("wal", 1e-8), ("parking", 3.0)]))
