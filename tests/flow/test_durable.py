@@ -82,9 +82,19 @@ class DurableMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def waiting_messages_are_released(self, data: st.DataObject) -> None:
         key = data.draw(st.sampled_from(sorted(self.batches | self.singles.keys())))
-        behind = self.lanes.close(key)
-        self.given_back |= {item.seq for item in behind}
-        self.lanes.settled((item.lane, item.seq) for item in behind)
+        self.are_given_back(self.lanes.close(key))
+
+    @precondition(lambda self: self.lanes.waiting and not self.lanes.ready)
+    @rule(keep=st.integers(0, 4))
+    def lanes_in_work_are_trimmed(self, keep: int) -> None:
+        before = self.lanes.waiting
+        self.are_given_back(self.lanes.trim(keep))
+        assert self.lanes.waiting == min(before, keep)
+
+    def are_given_back(self, items: list[Item]) -> None:
+        """The store has taken these back."""
+        self.given_back |= {item.seq for item in items}
+        self.lanes.settled((item.lane, item.seq) for item in items)
 
     def hand_out(self, key: str, run: list[Item]) -> None:
         for item in run:
