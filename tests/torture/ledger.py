@@ -52,7 +52,7 @@ declare
 begin
     get diagnostics v_context = pg_context;
     if v_context ~ 'function (headrace_internal\\.)?expire_leases\\(' then
-        insert into public.expired values (old.lease_id, old.seqs);
+        insert into public.expired values (old.lease_id, array(select seq from headrace_internal.messages_of_lease(old)));
     end if;
     return null;
 end $$;
