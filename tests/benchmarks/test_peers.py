@@ -261,7 +261,7 @@ def test_a_quick_comparison_measures_two_peers(tmp_path: Path) -> None:
     ElementTree.parse(files["peers.svg"])
 
 
-@pytest.mark.long
+@pytest.mark.torture
 def test_the_schedules_show_what_headrace_does_with_a_fault(tmp_path: Path) -> None:
     file = tmp_path / "seen.json"
     done = run(

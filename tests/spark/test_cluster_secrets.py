@@ -55,7 +55,7 @@ def leaks(secret: str, *places: Path) -> list[str]:
     return found
 
 
-@pytest.mark.long
+@pytest.mark.torture
 def test_the_password_is_nowhere(cluster: Cluster, confidential: str, tmp_path: Path) -> None:
     place = tmp_path / "place"
     (place / "events").mkdir(parents=True)

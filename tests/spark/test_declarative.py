@@ -1,7 +1,7 @@
 """The example for Spark Declarative Pipelines: a stream is the source of a table and of views, and another one is a sink. Each run
 takes what is new, once.
 
-Each run starts three JVMs, which is why this isn't in the usual run of the tests.
+Each run starts three JVMs, which is why this is part of the torture.
 
 A cluster is reached through a Connect server. Its Python has Headrace installed, since Spark shows a streaming source nothing
 that was sent.
@@ -31,7 +31,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples/spark_declarative"
 CATALOG = {"spark.sql.catalogImplementation": "hive"}
 
 
-@pytest.mark.long
+@pytest.mark.torture
 async def test_each_run_takes_what_is_new_into_tables_and_the_other_stream(
     dsn: str, database: store.Database, tmp_path: Path
 ) -> None:

@@ -222,7 +222,7 @@ async def test_leaves_whose_changes_are_not_in_the_wal_are_named(connection: Sou
     assert await fingerprints.names(connection, fingerprints.not_captured(found)) == "u"
 
 
-@pytest.mark.long
+@pytest.mark.torture
 async def test_a_look_at_five_thousand_partitions_is_cheap(connection: SourceConnection) -> None:
     await connection.query("create table t (id int primary key, v text) partition by range (id)")
     for start in range(0, 5000, 500):
