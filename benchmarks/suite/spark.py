@@ -54,8 +54,8 @@ async def spark(options: Options) -> Result:
         about="messages through a Spark handler: JSON parsed, grouped, the results published",
         measured=parts.measured["handler"],
         limit_is="the same session and function, on ranges of a plain table that ADBC reads, the results in a bare COPY",
-        variants={**{name: figures(one) for name, one in parts.measured.items() if name != "handler"}, **parts.alone(),
-                  "lease_to_dataframe": parts.lease(), "memory": takes},
+        variants={**{name: figures(one) for name, one in parts.measured.items() if name != "handler"}, **parts.in_spark(),
+                  **parts.alone(), "lease_to_dataframe": parts.lease(), "memory": takes},
         details={**parts.details(), "session_seconds": ready.seconds},
         settings={
             "messages": count,
@@ -66,7 +66,7 @@ async def spark(options: Options) -> Result:
             "master": "local[2]",
             **CONF,
             **ready.versions,
-            "repeats": f"{options.times(3, 1)}, after one of handlers, two reads and an archive that are not counted",
+            "repeats": f"{options.times(3, 1)}, after one of handlers, two reads of each source and an archive that are not counted",
         },
         checks=[*bounded, *parts.checks],
     )  # fmt: skip
@@ -82,6 +82,7 @@ class Parts:
         self.measured = {name: Measured(samples=[], limit_samples=[]) for name in names}
         self.checks: list[str] = []
         self._alone: dict[str, list[float]] = {"replay": [], "aggregate": []}
+        self._source: dict[str, list[float]] = {"read": [], "write": []}  # rates of the bare data source
         self._lease: dict[str, list[float]] = {"seconds": [], "seconds_until_read": [], "bare_seconds": []}
         self._cpu: dict[str, dict[str, float]] = {}
 
@@ -101,6 +102,11 @@ class Parts:
     def alone(self) -> dict[str, dict[str, Any]]:
         """The parts that have no raw limit."""
         return {name: {"rate": median(rates), "samples": rates} for name, rates in self._alone.items()}
+
+    def in_spark(self) -> dict[str, dict[str, Any]]:
+        """Reads and writes beside those of the bare data source, in the same session."""
+        beside = {name: Measured(self.measured[name].samples, rates) for name, rates in self._source.items()}
+        return {f"{name}_in_spark": figures(one) for name, one in beside.items()}
 
     def details(self) -> dict[str, Any]:
         """The duration of each part, and of the last repeat the CPU time by process, in µs per message."""
@@ -145,6 +151,9 @@ class Parts:
         bare = await crew.do("bare_read", place.dsn, self.count)
         expect(bare.found["rows"], self.count, "rows of the plain table")
         self.measured["read"].limit_samples.append(self.count / bare.seconds)
+        plain = await crew.do("plain_read", place.dsn, self.count)
+        expect(plain.found["rows"], self.count, "rows that the bare data source read")
+        self._source["read"].append(self.count / plain.seconds)
         return f"{self.count:,} rows were read, with all of their bytes"
 
     async def _archived(self, crew: SparkCrew, place: Bench, files: Path) -> str:
@@ -166,6 +175,8 @@ class Parts:
         self._took("write", done.seconds)
         bare = await crew.do("bare_write", place.dsn, self.count, path=str(files / "archive"))
         self.measured["write"].limit_samples.append(self.count / bare.seconds)
+        plain = await crew.do("plain_write", place.dsn, self.count, path=str(files / "archive"))
+        self._source["write"].append(self.count / plain.seconds)
         return f"{self.count:,} different messages were written"
 
     async def _replayed(self, crew: SparkCrew, place: Bench, files: Path) -> str:
@@ -210,6 +221,7 @@ async def _warm(crew: SparkCrew, place: Bench, files: Path, count: int) -> None:
     """Warm up what handlers have not: Spark's workers in Python, and the code that reads and writes files."""
     for _ in range(2):
         await crew.do("read", place.dsn, count)
+        await crew.do("plain_read", place.dsn, count)
     await crew.do("archive", place.dsn, count, path=str(files / "archive"))
 
 

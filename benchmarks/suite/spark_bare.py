@@ -16,10 +16,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _COLUMNS = "key, id as seq, null::text as headers, created_at, data::text as data"
-_RANGE = f"select {_COLUMNS} from {PLAIN} where id between $1 and $2 order by id"
+RANGE = f"select {_COLUMNS} from {PLAIN} where id between $1 and $2 order by id"
 _ALL = f"select {_COLUMNS} from {PLAIN} order by id"
 _RESULTS = "create table plain_results (key text not null, data json not null)"
-_COPY = f"create table plain_copy (like {PLAIN} including all)"
 
 
 def bare_handle(spark: SparkSession, work: Work) -> Done:
@@ -29,11 +28,11 @@ def bare_handle(spark: SparkSession, work: Work) -> Done:
     from benchmarks.suite.spark_jobs import sums
 
     step, groups = work.given["max_rows"], work.given["groups"]
-    with closing(_connect(work.dsn)) as connection, connection.cursor() as cursor:
+    with closing(connect(work.dsn)) as connection, connection.cursor() as cursor:
         cursor.execute(_RESULTS)
         start = time.monotonic()
         for first in range(1, work.count + 1, step):
-            cursor.execute(_RANGE, (first, first + step - 1))
+            cursor.execute(RANGE, (first, first + step - 1))
             frame = spark.createDataFrame(cursor.fetch_arrow_table())
             results = sums(frame, groups)
             data = sql.to_json(sql.struct(*[name for name in results.columns if name != "key"]))
@@ -44,9 +43,9 @@ def bare_handle(spark: SparkSession, work: Work) -> Done:
 def bare_lease(spark: SparkSession, work: Work) -> Done:
     """Time one range, from the query to a DataFrame."""
     first = work.given["first"]
-    with closing(_connect(work.dsn)) as connection, connection.cursor() as cursor:
+    with closing(connect(work.dsn)) as connection, connection.cursor() as cursor:
         start = time.monotonic()
-        cursor.execute(_RANGE, (first, first + work.count - 1))
+        cursor.execute(RANGE, (first, first + work.count - 1))
         spark.createDataFrame(cursor.fetch_arrow_table())
         return Done(time.monotonic() - start)
 
@@ -77,23 +76,30 @@ def bare_write(spark: SparkSession, work: Work) -> Done:
     import pyarrow.dataset as ds  # type: ignore[import-untyped, unused-ignore]
 
     files = ds.dataset(Path(work.given["path"]), partitioning="hive", format="parquet")
-    with closing(_connect(work.dsn)) as connection, connection.cursor() as cursor:
-        cursor.execute(_COPY)
-        cursor.execute("alter table plain_copy alter id set default nextval('plain_log_id_seq')")
+    create_copy(work.dsn, "plain_copy")
+    with closing(connect(work.dsn)) as connection, connection.cursor() as cursor:
         start = time.monotonic()
         for batch in files.to_batches(columns=["key", "data"], batch_size=10_000):
             cursor.adbc_ingest("plain_copy", batch, mode="append")
         return Done(time.monotonic() - start)
 
 
-def _connect(dsn: str) -> Any:
+def connect(dsn: str, *, autocommit: bool = True) -> Any:
+    """Open an ADBC connection."""
     from adbc_driver_postgresql import dbapi  # type: ignore[import-untyped, unused-ignore]
 
-    return dbapi.connect(dsn, autocommit=True)
+    return dbapi.connect(dsn, autocommit=autocommit)
+
+
+def create_copy(dsn: str, table: str) -> None:
+    """Create an empty table like the plain one, which numbers its rows."""
+    with closing(connect(dsn)) as connection, connection.cursor() as cursor:
+        cursor.execute(f"create table {table} (like {PLAIN} including all)")
+        cursor.execute(f"alter table {table} alter id set default nextval('plain_log_id_seq')")
 
 
 def _batches(dsn: str) -> Iterator[pa.RecordBatch]:
-    with closing(_connect(dsn)) as connection, connection.cursor() as cursor:
+    with closing(connect(dsn)) as connection, connection.cursor() as cursor:
         cursor.execute(_ALL)
         yield from cursor.fetch_record_batch()
 

@@ -14,6 +14,8 @@ from benchmarks.harness import STREAM
 from benchmarks.payloads import Order
 from benchmarks.suite.spark_bare import BARE
 from benchmarks.suite.spark_crew import Done, Work
+from benchmarks.suite.spark_plain import PLAIN_SOURCE
+from benchmarks.suite.spark_rows import drained
 from headrace import App, Batch
 from headrace_spark import aggregate, archive, replay, spark_consumer
 
@@ -87,7 +89,7 @@ def lease(spark: SparkSession, work: Work) -> Done:
     def count(frame: DataFrame, batch: Batch) -> None:
         there = time.monotonic()
         asked = [message.lease.deadline - ACK_WAIT for message in batch]
-        rows = _drained(frame)["rows"]
+        rows = drained(frame)["rows"]
         times.append((rows, min(asked), there, time.monotonic()))
 
     anyio.run(_until_idle, app, backend_options={"use_uvloop": True})
@@ -107,25 +109,8 @@ def read(spark: SparkSession, work: Work) -> Done:
     """Read the stream as a DataFrame, every column of every row, and discard it."""
     start = time.monotonic()
     frame = spark.read.format("headrace").option("database", work.dsn).option("stream", STREAM).load()
-    found = _drained(frame)
+    found = drained(frame)
     return Done(time.monotonic() - start, found)
-
-
-def _drained(frame: DataFrame) -> dict[str, Any]:
-    """Compute all columns of all rows, and discard them."""
-    from pyspark.sql import Observation
-    from pyspark.sql import functions as sql
-
-    seen = Observation()
-    totals = frame.observe(
-        seen,
-        sql.count(sql.lit(1)).alias("rows"),
-        sql.sum("seq").alias("seqs"),
-        sql.sum(sql.octet_length("data")).alias("bytes"),
-    )
-    totals.write.format("noop").mode("overwrite").save()
-    found: dict[str, Any] = seen.get
-    return found
 
 
 def archived(spark: SparkSession, work: Work) -> Done:
@@ -217,4 +202,5 @@ JOBS: dict[str, Callable[[SparkSession, Work], Done]] = {
     "copy": copied,
     "heap": heap,
     **BARE,
+    **PLAIN_SOURCE,
 }
