@@ -18,6 +18,7 @@ from headrace_spark.session import SparkSettings, SparkUnavailable, register, se
 if TYPE_CHECKING:
     from headrace_spark.frames.keys import each_key
     from headrace_spark.handlers.consumer import spark_consumer
+    from headrace_spark.handlers.warm_session import on_spark_session
     from headrace_spark.pipelines.aggregate import aggregate
     from headrace_spark.pipelines.archive import archive
     from headrace_spark.pipelines.backfill import backfill
@@ -34,6 +35,7 @@ __all__ = [
     "backfill",
     "each_key",
     "history",
+    "on_spark_session",
     "register",
     "replay",
     "report_lag",
@@ -51,6 +53,7 @@ _LAZY = {
     "backfill": "headrace_spark.pipelines.backfill",
     "each_key": "headrace_spark.frames.keys",
     "history": "headrace_spark.pipelines.history",
+    "on_spark_session": "headrace_spark.handlers.warm_session",
     "replay": "headrace_spark.pipelines.replay",
     "report_lag": "headrace_spark.progress.listener",
     "spark_consumer": "headrace_spark.handlers.consumer",

@@ -189,6 +189,20 @@ class LanesMachine(RuleBasedStateMachine):
         self.give_back(taken)
 
     @rule()
+    def ready_lanes_are_taken_out(self) -> None:
+        before, lows, drained, free = self.lanes.waiting, self.lows, self.drained, self.free
+        taken = self.lanes.take_ready()
+        for key in free:
+            assert [item for item in taken if item.lane == key] == list(self.waiting.pop(key))
+        for item in taken:
+            assert item.lane in free
+            self.leaves(item)
+        assert self.drained > drained
+        self.check_low(before, lows)
+        self.give_back(taken)
+        assert self.lanes.take() is None
+
+    @rule()
     def all_is_cleared(self) -> None:
         before, lows = self.lanes.waiting, self.lows
         taken = self.lanes.clear()

@@ -142,6 +142,29 @@ async def test_owners_that_no_process_reports_are_forgotten(database: store.Data
     assert [row["owner"] for row in owners] == [owner("ann")]
 
 
+async def test_an_owner_is_idle_if_it_has_checked_in_and_holds_no_message(
+    database: store.Database, declare: Declare
+) -> None:
+    reader, other = await declare(), await declare("bill")
+    await publish(database, "a", "b")
+
+    async def others_are_idle(name: str) -> bool:
+        return await store.has_idle_owner(database, reader.id, owner(name))
+
+    await check_in(reader)
+    await check_in(other, name="cleo")
+    assert not await others_are_idle("ann"), "ann is no other, and cleo is one of another consumer"
+    await check_in(reader, name="bob")
+    assert await others_are_idle("ann")
+    await reader.lease("bob", 1)
+    assert not await others_are_idle("ann")
+    assert await others_are_idle("bob")
+    await reader.lease("ann", 1)
+    assert not await others_are_idle("bob")
+    await store.check_out(database, of(reader, "ann"))
+    assert not await others_are_idle("bob")
+
+
 async def test_the_number_of_another_consumer_is_refused(database: store.Database, declare: Declare) -> None:
     reader = await declare()
     with pytest.raises(UnknownConsumer, match="bill"):

@@ -164,6 +164,7 @@ async def test_a_worker_runs_a_consumer_completely_and_reads_no_other_stream(
     await reader.reject(batch, 3)
     assert batch.lease_id is not None
     assert await store.extend_leases(app, reader.id, [batch.lease_id], now=owners.clock.now) == [batch.lease_id]
+    assert not await store.has_idle_owner(app, reader.id, uuid4())
     await reader.release(batch, 2)
     assert await reader.drain() == [1, 2]
     assert [letter.seq for letter in await reader.dead_letters()] == [3]

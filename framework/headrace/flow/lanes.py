@@ -266,18 +266,25 @@ class Lanes(Generic[T]):
         self._left(len(taken))
         return taken
 
-    def clear(self) -> list[T]:
-        """Take out and return all waiting messages, in the order of each key. Lanes in work end with
-        their current message."""
+    def take_ready(self) -> list[T]:
+        """Take out and return the messages of the lanes that wait for an actor, in the order of each key."""
         taken: list[T] = []
         for first in (*self._returned, *self._ready):
             taken += (first, *_listed(self._behind.pop(first.lane)))
-        for lane, waiting in self._behind.items():
-            taken += _listed(waiting)
-            self._behind[lane] = None
         self._ready.clear()
         self._returned.clear()
         self._left(len(taken))
+        self.on_drained()
+        return taken
+
+    def clear(self) -> list[T]:
+        """Take out and return all waiting messages, in the order of each key. Lanes in work end with
+        their current message."""
+        taken = self.take_ready()
+        behind = [message for waiting in self._behind.values() for message in _listed(waiting)]
+        self._behind = dict.fromkeys(self._behind)
+        self._left(len(behind))
+        taken += behind
         self.over = True
         self.on_more()
         self.on_ready()

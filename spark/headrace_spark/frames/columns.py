@@ -1,7 +1,8 @@
 """Builds Arrow arrays of a known Spark type from decoded Python values.
 
 Values are converted one column at a time, since row by row would be slow. A column is a tree like
-its type: a `ScalarColumn` of values, a `StructColumn` of named columns, `ArrayColumn` of one column, or `MapColumn` of two.
+its type: a `ScalarColumn` of values, a `VariantColumn` of JSON texts, a `StructColumn` of named columns, an `ArrayColumn`
+of one column, or a `MapColumn` of two.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any, Protocol
 import msgspec
 import pyarrow as pa  # type: ignore[import-untyped, unused-ignore]
 from pyspark.sql.pandas.types import to_arrow_type
-from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
+from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType, VariantType, VariantVal
 
 UNFIT = (pa.ArrowException, OverflowError, ValueError, TypeError)
 """The errors that `build` raises for a value that its type can't hold."""
@@ -49,6 +50,19 @@ class ScalarColumn:
         if convert is not None:
             values = [None if value is None else convert(value) for value in values]
         return pa.array(values, self._arrow)
+
+
+class VariantColumn:
+    """A column of JSON values, each in the binary form in which Spark keeps values of any shape."""
+
+    def __init__(self) -> None:
+        self.kind = VariantType()
+        self._arrow = arrow_type(self.kind)
+
+    def build(self, values: Sequence[Any]) -> pa.Array:
+        """See `Column`. The values are JSON texts, as `msgspec.Raw`."""
+        variants = [None if value is None else VariantVal.parseJson(bytes(value).decode()) for value in values]
+        return pa.array([None if one is None else self.kind.toInternal(one) for one in variants], self._arrow)
 
 
 class Field(msgspec.Struct, frozen=True):

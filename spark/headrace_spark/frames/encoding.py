@@ -14,6 +14,8 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa  # type: ignore[import-untyped, unused-ignore]
+from pyspark.sql.pandas.types import is_variant
+from pyspark.sql.types import VariantVal
 
 from headrace.model.errors import InvalidData, InvalidInput
 
@@ -109,7 +111,7 @@ def _converter(kind: pa.DataType) -> _Convert | None:
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         return _of_list(kind)
     if pa.types.is_struct(kind):
-        return _of_struct(kind)
+        return _of_variant if is_variant(kind) else _of_struct(kind)
     return None
 
 
@@ -137,6 +139,10 @@ def _of_struct(kind: pa.StructType) -> _Convert | None:
         return value
 
     return converted
+
+
+def _of_variant(value: dict[str, bytes]) -> msgspec.Raw:
+    return msgspec.Raw(VariantVal(**value).toJson().encode())
 
 
 def _is_text(kind: pa.DataType) -> bool:

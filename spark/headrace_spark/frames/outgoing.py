@@ -9,7 +9,7 @@
 JSON forms: numbers are unchanged, except that decimals are strings, so that they are never rounded,
 as in captured changes. NaN and the infinities are strings. Timestamps are ISO 8601 in UTC with a Z.
 Timestamps without a time zone have no Z. Dates are ISO, and binary is base64. A null field stays,
-as null.
+as null. A variant is the JSON that Spark's `to_json` makes of it.
 
 The plan runs in Spark's JVM. `headrace_spark.frames.encoding` does the same for Arrow batches
 inside a Python task.
@@ -37,6 +37,7 @@ from pyspark.sql.types import (
     StructType,
     TimestampNTZType,
     TimestampType,
+    VariantType,
 )
 
 from headrace.model.errors import InvalidInput
@@ -61,7 +62,7 @@ _JSON = {
     "dateFormat": "yyyy-MM-dd",
 }
 _NUMBERS, _TIMES = (FractionalType, IntegralType), (DateType, TimestampNTZType, TimestampType)
-_SCALARS = (BinaryType, BooleanType, NullType, StringType, *_NUMBERS, *_TIMES)
+_SCALARS = (BinaryType, BooleanType, NullType, StringType, VariantType, *_NUMBERS, *_TIMES)
 
 
 def outgoing(frame: DataFrame) -> DataFrame:

@@ -30,10 +30,19 @@ from pyspark.sql.types import (
     TimestampNTZType,
     TimestampType,
     VarcharType,
+    VariantType,
 )
 
 from headrace.model.errors import ConfigurationError
-from headrace_spark.frames.columns import ArrayColumn, Column, Field, MapColumn, ScalarColumn, StructColumn
+from headrace_spark.frames.columns import (
+    ArrayColumn,
+    Column,
+    Field,
+    MapColumn,
+    ScalarColumn,
+    StructColumn,
+    VariantColumn,
+)
 
 Decoded = tuple[Any, Column]
 """A type that msgspec decodes, and the column for its values."""
@@ -74,6 +83,8 @@ def decoded(kind: DataType, path: str = "", *, any_as_text: bool = False) -> Dec
             return Annotated[str, msgspec.Meta(max_length=kind.length)], ScalarColumn(StringType())
         case FloatType() | DoubleType():
             return _NUMBER, ScalarColumn(kind, float)
+        case VariantType():
+            return msgspec.Raw, VariantColumn()
     for whole, bits in _BITS.items():
         if isinstance(kind, whole):
             return Annotated[int, msgspec.Meta(ge=-(2 ** (bits - 1)), le=2 ** (bits - 1) - 1)], ScalarColumn(kind)
@@ -90,7 +101,8 @@ def _inner(kind: DataType, path: str, nullable: bool, any_as_text: bool) -> Deco
     if nullable and any_as_text and type(kind) is StringType:
         return msgspec.Raw, ScalarColumn(kind, _json_text)
     python, column = decoded(kind, path, any_as_text=any_as_text)
-    return python | None if nullable else python, column
+    takes_null = python is msgspec.Raw  # a null is a value of a variant
+    return python | None if nullable and not takes_null else python, column
 
 
 def _json_text(raw: msgspec.Raw) -> str | None:

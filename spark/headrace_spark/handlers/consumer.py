@@ -127,7 +127,6 @@ def spark_consumer(
             max_results=_positive(max_results, "max_results") if max_results is not None else 10 * max_rows,
             database=lambda: app.database.dsn,
             log_every=max(seconds(log_every, "log_every"), 0.01),
-            timeout=None if timeout is None else seconds(timeout, "timeout"),
         )
         _positive(max_rows, "max_rows")
         batch_bytes = size(max_bytes, "max_bytes")

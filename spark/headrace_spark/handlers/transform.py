@@ -9,6 +9,7 @@ letters, draining.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,7 @@ from headrace.model.log import Log
 from headrace.model.outcomes import Reject, Release, Retry, Unfit, deciding
 from headrace.runtime.messages.message import lease_time
 from headrace.runtime.messages.staged import StagedMessages
+from headrace.runtime.slot import NEVER, current_slot
 from headrace_spark.handlers.failures import BatchFailed, Bisection, SparkGone, classified
 from headrace_spark.handlers.jobs import Job, run
 from headrace_spark.handlers.results import Message, Results
@@ -51,7 +53,6 @@ class TransformSettings(msgspec.Struct, frozen=True, kw_only=True):
         max_results: maximum number of returned rows.
         database: returns the URL of the database.
         log_every: interval in seconds between two log lines about a running job.
-        timeout: maximum duration of a call in seconds.
     """
 
     name: str
@@ -61,7 +62,24 @@ class TransformSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_results: int
     database: Callable[[], str]
     log_every: float
-    timeout: float | None = None
+
+
+class Timeout:
+    """The timeout of the current call of a handler, which stands still from now on, until the session is there.
+
+    A new session and its hooks may take longer than the handler's timeout, and a timeout would count the attempt.
+    """
+
+    def __init__(self) -> None:
+        self._slot = current_slot.get()
+        self._until, self._since = NEVER, time.monotonic()
+        if self._slot is not None:
+            self._until, self._slot.until = self._slot.until, NEVER
+
+    def begin(self) -> None:
+        """Let it run."""
+        if self._slot is not None:
+            self._slot.until = self._until + time.monotonic() - self._since
 
 
 class Transform:
@@ -94,7 +112,6 @@ class Transform:
         """
         if not self._bisection.should_call(batch):
             return Retry("This part of the batch was not tried, since every other part of it failed or took too long.")
-        started = anyio.current_time()
         try:
             if self._warm_session.lost is not None:
                 raise self._warm_session.lost
@@ -105,7 +122,7 @@ class Transform:
             if self._warm_session.lost is not None:
                 self._warm_session.end_app()
             else:
-                await self._wait(error, started)
+                await self._wait(error)
             raise Release(str(error)) from error
         except (BatchFailed, ConfigurationError) as error:
             return Retry(str(error))
@@ -142,7 +159,7 @@ class Transform:
 
         job = self._warm_session.jobs[self._settings.name] = Job(self._settings.name, len(batch))
         try:
-            work = partial(job.call, self._warm_session.session, partial(self._run_in_thread, batch, job))
+            work = partial(job.call, self._warm_session.session, partial(self._run_in_thread, batch, job, Timeout()))
             found = await run(
                 job,
                 work,
@@ -163,21 +180,20 @@ class Transform:
         finally:
             self._warm_session.jobs[self._settings.name] = None
 
-    async def _wait(self, error: SparkUnavailable, started: float) -> None:
-        """Wait before the batch is released because Spark is unavailable. The wait doubles each time in a row.
-
-        The wait ends before the timeout of the batch, since a timeout would count the attempt.
-        """
+    async def _wait(self, error: SparkUnavailable) -> None:
+        """Wait before the batch is released because Spark is unavailable. The wait doubles each time in a row."""
+        Timeout()  # the wait is not the handler's
         delay, self._delay = self._delay, min(self._delay * 2, MAX_DELAY)
-        if self._settings.timeout is not None:
-            delay = min(delay, max(started + self._settings.timeout - anyio.current_time(), 0) / 2)
         log.error("spark unavailable", consumer=self._settings.name, seconds=delay, error=error)
         await anyio.sleep(delay)
 
     # --- in the thread
 
-    def _run_in_thread(self, batch: Batch, job: Job, spark: SparkSession) -> list[Message] | StagedMessages | None:
+    def _run_in_thread(
+        self, batch: Batch, job: Job, timeout: Timeout, spark: SparkSession
+    ) -> list[Message] | StagedMessages | None:
         lease_time(batch.messages)  # to make the session takes a while
+        timeout.begin()
         try:
             found = self._call_function(batch, spark)
             self._bisection.returned(batch)

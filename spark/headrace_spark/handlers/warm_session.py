@@ -4,28 +4,39 @@ If the session dies, the app drains and ends with an error, since objects in the
 made by `udf`, belong to the dead session. A supervisor starts the process again. Objects of Spark Connect belong to no
 session, so there another session is made.
 
+Functions of the user prepare each session before the first batch, see `on_spark_session`.
+
 It also reports the app's Spark jobs as statistics.
 """
 
 from __future__ import annotations
 
+import inspect
 import logging
+import threading
 from collections.abc import AsyncIterator, Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakKeyDictionary, WeakMethod
 
 import anyio
 import anyio.to_thread
 
 from headrace import App
+from headrace.model.errors import ConfigurationError
 from headrace.model.log import Log
+from headrace.runtime.handlers.signature import is_async, name_of
+from headrace_spark.handlers import failures
 from headrace_spark.handlers.failures import SparkGone
 from headrace_spark.handlers.jobs import Job
-from headrace_spark.session import SparkSettings, is_connect, started, stop
+from headrace_spark.session import SparkSettings, SparkUnavailable, is_connect, started, stop
 from headrace_spark.session.sessions import obtain
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    Hook = Callable[[SparkSession], object]
+
+H = TypeVar("H", bound=Callable[..., object])
 
 log = Log("headrace.spark")
 
@@ -53,19 +64,37 @@ class WarmSession:
         self._drained = anyio.Event()
         self._spark: SparkSession | None = None
         self._prepare: list[Callable[[SparkSession], None]] = []
+        self._hooks: list[Hook] = []
+        self._hooked: SparkSession | None = None  # the session for which all hooks have returned
+        self._making = threading.Lock()  # each consumer asks in a thread of its own
 
     def add(self, name: str, prepare: Callable[[SparkSession], None]) -> None:
         """Add a consumer. `prepare` is called once the session exists, before anything is leased."""
         self.jobs[name] = None
         self._prepare.append(prepare)
 
+    def add_hook(self, hook: Hook) -> None:
+        """Add a function that prepares each session. See `on_spark_session`."""
+        self._hooks.append(hook)
+
     def session(self) -> SparkSession:
-        """The session. One of Spark Connect that has died is made again.
+        """The session. One of Spark Connect that has died is made again, and prepared.
 
         Raises:
             SparkGone: another session than the app began with would be needed.
-            SparkUnavailable: there is no session, and none can be made.
+            SparkUnavailable: there is no session, and none can be made, or a hook failed.
         """
+        with self._making:
+            spark = self._obtained()
+            try:
+                self._run_hooks(spark)
+            except Exception as error:
+                if failures.gone(spark):
+                    stop()  # the next batch gets a new session
+                raise SparkUnavailable(f"{error.__notes__[-1]} {type(error).__name__}: {error}") from error
+            return spark
+
+    def _obtained(self) -> SparkSession:
         if self._spark is not None and not is_connect(self._spark) and not started():
             self.note_death(SparkGone("The Spark session has ended, since its Java process or its cluster is gone."))
         if self.lost is not None:
@@ -100,7 +129,7 @@ class WarmSession:
             ConfigurationError: a schema is invalid.
         """
         started_here = not started()
-        self.lost, self._spark, self._drained = None, None, anyio.Event()
+        self.lost, self._spark, self._hooked, self._drained = None, None, None, anyio.Event()
         try:
             await anyio.to_thread.run_sync(self._start)
             yield
@@ -111,10 +140,23 @@ class WarmSession:
                 with anyio.CancelScope(shield=True):
                     await anyio.to_thread.run_sync(stop)
 
+    def _run_hooks(self, spark: SparkSession) -> None:
+        """Run the hooks, unless all have returned for this session. Errors are raised unchanged, with a note."""
+        if self._hooked is spark:
+            return
+        for hook in self._hooks:
+            try:
+                hook(spark)
+            except Exception as error:
+                error.add_note(f"The hook {name_of(hook)!r} of the Spark session failed.")
+                raise
+        self._hooked = spark
+
     def _start(self) -> None:
         if _PY4J.level == logging.NOTSET:  # it logs every connection that it closes
             _PY4J.setLevel(logging.WARNING)
-        spark = self.session()
+        spark = self._obtained()
+        self._run_hooks(spark)
         for prepare in self._prepare:
             prepare(spark)
 
@@ -148,3 +190,48 @@ def warm_session_of(app: App) -> WarmSession:
         app.lifespan(warm_session.lifespan)
         app.attach(warm_session)
     return warm_session
+
+
+def on_spark_session(app: App) -> Callable[[H], H]:
+    """Make a function a hook that prepares the Spark session of an app, before the first batch.
+
+        @on_spark_session(app)
+        def prepare(spark: SparkSession) -> None:
+            spark.udf.register("in_cents", in_cents, "bigint")
+
+    The hook is called in a thread when the app starts. If it raises, the app does not start, and the error is raised unchanged.
+    A session of Spark Connect that is lost is replaced. Then the hook is called with the new session. If it raises there, the
+    batches are released, no attempt counts, and the hook is called again after a delay. Several hooks run in the order of
+    their declaration.
+
+    Args:
+        app: the app of the Spark consumers. A Spark session is started with it, if there is none.
+
+    Raises:
+        ConfigurationError: the first argument is not the app, or the function is not a plain one with one parameter.
+    """
+
+    def register(function: H) -> H:
+        if not callable(function) or is_async(function) or not _takes_one(function):
+            raise ConfigurationError(
+                f"The hook {name_of(function)!r} of the Spark session must be a plain function that takes the session: def prepare(spark)."
+            )
+        warm_session_of(app).add_hook(function)
+        return function
+
+    if not isinstance(app, App):
+        raise ConfigurationError(
+            f"The first argument of @on_spark_session is {app!r:.80}, and must be the app. Write @on_spark_session(app)."
+        )
+    return register
+
+
+def _takes_one(function: Callable[..., object]) -> bool:
+    """Whether a function can be called with one argument, as far as its signature is known."""
+    try:
+        inspect.signature(function).bind(None)
+    except TypeError:
+        return False
+    except ValueError:
+        return True
+    return True

@@ -171,21 +171,21 @@ class LeaseCalls:
             StoreUnavailable: the subscription failed.
         """
         if batch.busy and batch.due_in is not None and self.policy.listen:
-            await self._sleep(batch.due_in)
+            await self.pause(batch.due_in)
         elif spec.rate_limit is not None and batch.due_in is not None and batch.due_in <= 1 / spec.rate_limit:
             # The rate limit allows no message before then, so notifications are ignored.
             self.limited_at = self._clock()
             wait = until_token(batch.due_in, spec.rate_limit, spec.rate_burst, self._missed)
             if batch.lease_id is None:
                 self._missed += 1
-            await self._sleep(wait)
+            await self.pause(wait)
         elif self._must_subscribe:
             assert self._subscription is not None
             await self._subscription.subscribe()  # and look again for messages that were committed before
         else:
             await self.until_woken(self._interval(batch))
             if self._notified and (delay := self._backoff.delay):
-                await self._sleep(delay)
+                await self.pause(delay)
 
     async def keep_pace(self) -> None:
         """Leave some more messages to the next call, if the last one brought many. See `CallPace`.
@@ -194,14 +194,14 @@ class LeaseCalls:
         """
         left = self._next_at - self._clock()
         if left > 0:
-            await self._sleep(left)
+            await self.pause(left)
 
     async def until_woken(self, seconds: float) -> None:
         """Wait for a wake-up, at most for some seconds."""
         await self._news.wait(seconds)
 
-    async def _sleep(self, seconds: float) -> None:
-        """Wait, whatever wakes it, unless it is hurried."""
+    async def pause(self, seconds: float) -> None:
+        """Make no call for some seconds, whatever wakes it, unless it is hurried."""
         await self._hurried.wait(seconds)
 
     @property

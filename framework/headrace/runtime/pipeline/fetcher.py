@@ -10,11 +10,13 @@ import anyio
 
 from headrace import store
 from headrace.flow.demand import BATCH, Demand, SlowKeys
+from headrace.flow.handover import HandoverPace
 from headrace.model.errors import FilterTooSlow, StoreUnavailable, UnknownConsumer
 from headrace.model.log import Log
 from headrace.model.records import Batch
 from headrace.runtime.leasing.empty_calls import EmptyCalls
 from headrace.runtime.leasing.lease_calls import LeaseCalls
+from headrace.runtime.pipeline.handover import Handover
 from headrace.runtime.pipeline.intake import Intake
 from headrace.runtime.pipeline.shared import Shared
 from headrace.runtime.settling.breaker import PipelineBreaker
@@ -42,6 +44,7 @@ class Fetcher:
         settler: reports settled messages.
         verifier: compares the leases with the store, before the first lease call and in each doubt.
         breaker: the consumer's circuit breaker, if it has one.
+        handover: releases messages to processes that have none. None for a consumer of single messages.
 
     Attributes:
         calls: the lease calls, and the rests between them.
@@ -61,6 +64,7 @@ class Fetcher:
         settler: Settler,
         verifier: Verifier,
         breaker: PipelineBreaker | None = None,
+        handover: Handover | None = None,
     ) -> None:
         self._consumer = consumer
         self._settings = consumer.settings
@@ -73,6 +77,7 @@ class Fetcher:
         self._limit = shared.subscriptions.lease_calls
         self._instruments = shared.instruments
         self._breaker = breaker
+        self._handover = handover
         subscription, timings = shared.subscriptions.subscription(consumer.id), shared.timings.leasing
         self.calls = LeaseCalls(shared.database, consumer.id, subscription, clock=self._clock, timings=timings)
         self._reader = shared.reads.reader(self.calls)
@@ -197,6 +202,9 @@ class Fetcher:
         return min(2 * spare, target, BATCH)
 
     async def _wait_for_room(self) -> None:
+        if self._handover is not None and await self._handover.offer():
+            await self.calls.pause(HandoverPace.PAUSE)
+            return
         pause = self._slow_keys.pause(self._clock())
         if await self._room.wait(pause or ASK):
             return
@@ -296,6 +304,8 @@ class Fetcher:
         self.leased += len(batch.seqs)
         self.leased_at = self._called_at
         self._demand.observe_sizes(batch.data)
+        if self._handover is not None:
+            self._handover.pace.leased(self.leased_at, batch.seqs)
         await self._intake.dispatch(batch, lease, lanes, self._called_at)
 
     # --- doubt: leases that this process doesn't track

@@ -39,6 +39,7 @@ from headrace.runtime.handlers.transactional import Transactional
 from headrace.runtime.messages.message import Message
 from headrace.runtime.pipeline.drain import Drain
 from headrace.runtime.pipeline.fetcher import Fetcher
+from headrace.runtime.pipeline.handover import Handover
 from headrace.runtime.pipeline.intake import Intake
 from headrace.runtime.pipeline.layers import with_layers
 from headrace.runtime.pipeline.scaler import Scaler
@@ -158,8 +159,9 @@ class Pipeline:
         self._scaler = Scaler(shared, spec.name, self.governor, self.actors, leased, most)
 
         # From the store to lanes
+        handover = None if self._batches is None else Handover(stored, leased, acknowledger)
         intake = Intake(stored, leased, self.actors, acknowledger, self.breaker, sample)
-        self.fetcher = Fetcher(shared, stored, leased, intake, self.settler, verifier, self.breaker)
+        self.fetcher = Fetcher(shared, stored, leased, intake, self.settler, verifier, self.breaker, handover)
 
         self.on_gone = Signal()
         if shared.instruments is not None:

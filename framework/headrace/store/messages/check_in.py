@@ -75,6 +75,12 @@ async def check_in(
     return CheckIn(rows[0]["in_history"], leases, holds)
 
 
+async def has_idle_owner(executor: Executor, consumer: int, owner: UUID) -> bool:
+    """Whether another owner that has checked in holds no message of the consumer. Raises `StoreUnavailable`."""
+    idle: bool = await executor.fetchval("select headrace_internal.has_idle_owner($1, $2)", consumer, owner)
+    return idle
+
+
 async def check_out(executor: Executor, owner: Owner) -> None:
     """Note that an owner has ended, so that no lease call waits for it after a crash."""
     await executor.fetchval("select headrace_internal.check_out($1, $2)", owner.consumer, owner.id)

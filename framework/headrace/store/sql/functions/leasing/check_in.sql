@@ -107,3 +107,18 @@ create or replace function headrace_internal.check_out(p_consumer int, p_owner u
 language sql as $$
     delete from headrace_internal.owners where consumer_id = p_consumer and owner = p_owner
 $$;
+
+-- Whether another owner that has checked in holds no message. It may be one whose process has died, until its heartbeat is
+-- deleted.
+-- Granted: consume
+create or replace function headrace_internal.has_idle_owner(p_consumer int, p_owner uuid) returns boolean
+language plpgsql set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan as $$
+declare
+    v_floor  bigint := (select lease_floor from headrace_internal.cursors where consumer_id = p_consumer order by version desc limit 1);
+begin
+    return exists (
+        select from headrace_internal.owners as o
+        where o.consumer_id = p_consumer and o.owner <> p_owner and not o.unknown and not exists (
+            select from headrace_internal.leases as l
+            where l.consumer_id = p_consumer and l.lease_id >= v_floor and l.owner = o.owner));
+end $$;
