@@ -325,6 +325,18 @@ def test_a_java_process_that_closes_no_connection_is_ended_all_the_same(monkeypa
     assert not gateway.alive
 
 
+def test_a_java_process_that_ends_while_executors_are_asked_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: Any) -> None:
+        raise ConnectionRefusedError(111, "Connection refused")
+
+    class Ended:
+        alive = False
+
+    monkeypatch.setattr(fitness, "of_executors", refused)
+    with pytest.raises(SparkUnavailable, match="Java process of Spark ended during the start"):
+        sessions._equip(sessions._Current(cast(Any, None), gateway=cast(Any, Ended())), [], 1.0)
+
+
 SERVICE = """
 from headrace import App
 from headrace_spark import spark_consumer

@@ -291,6 +291,8 @@ def _equip(current: _Current, ship: Sequence[str], wait: float) -> None:
     except SparkUnavailable:
         raise
     except Exception as error:
+        if current.gateway is not None and not current.gateway.alive:
+            raise SparkUnavailable("The Java process of Spark ended during the start.") from error
         raise SparkUnavailable(fitness.reason_of(error, whose(spark))) from error
     where = "on the Connect server" if is_connect(spark) else "on an executor"
     for found in executors:
