@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 import venv
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -45,6 +45,7 @@ REGISTERED = re.compile("(Successfully registered)")
 _STARTED = re.compile(r"Starting Spark master at (spark://\S+)")
 _CONNECT = re.compile(r"Spark Connect server started at: \S*?:(\d+)\b")
 _WEB = re.compile(r"MasterUI' on port (\d+)")
+_DRIVER = "org.apache.spark.deploy.SparkSubmit"
 _EXECUTOR = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
 
 
@@ -101,19 +102,18 @@ class Cluster:
         process.kill()
         process.wait()
 
-    def executors(self) -> list[psutil.Process]:
-        """Return the executors that are running."""
-        return [one for one in self._below() if _EXECUTOR in _command(one)]
+    def executors(self, driver: int | None = None) -> list[psutil.Process]:
+        """Return the executors that are running, of all drivers."""
+        return _executors(self._below())
 
-    def pythons(self) -> list[psutil.Process]:
+    def pythons(self, driver: int | None = None) -> list[psutil.Process]:
         """Return the Python processes of executors: their daemons, and the workers below them."""
-        found = [one for executor in self.executors() for one in _children(executor)]
-        return [one for one in found if "pyspark.daemon" in _command(one)]
+        return _pythons(self.executors())
 
     def _below(self) -> Iterator[psutil.Process]:
         for name, process in list(self._processes.items()):
             if name.startswith("worker"):
-                yield from _children(psutil.Process(process.pid))
+                yield from _children(process.pid)
 
     def log_of(self, name: str) -> Path:
         return self.directory / f"{name}.log"
@@ -185,6 +185,14 @@ class LocalCluster:
         """Return the environment of a driver."""
         return variables(self.url, self.python, **more)
 
+    def executors(self, driver: int) -> list[psutil.Process]:
+        """Return the executors that this driver has."""
+        return _executors(_children(driver))
+
+    def pythons(self, driver: int) -> list[psutil.Process]:
+        """Return the Python processes of these executors."""
+        return _pythons(self.executors(driver))
+
 
 def variables(url: str, python: Path, **more: str) -> dict[str, str]:
     """Return the environment of a driver of a cluster. A name with dots is configuration."""
@@ -201,9 +209,23 @@ def _pairs(more: dict[str, str]) -> list[str]:
     return [f"{name}={value}" for name, value in more.items() if name.startswith("spark.")]
 
 
-def _children(process: psutil.Process) -> list[psutil.Process]:
+def java_of(driver: int) -> list[psutil.Process]:
+    """Return the Java of a driver. Others that it runs for a moment only say which they are."""
+    return [one for one in _children(driver) if _DRIVER in _command(one)]
+
+
+def _executors(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
+    return [one for one in processes if _EXECUTOR in _command(one)]
+
+
+def _pythons(executors: Iterable[psutil.Process]) -> list[psutil.Process]:
+    found = [one for executor in executors for one in _children(executor.pid)]
+    return [one for one in found if "pyspark.daemon" in _command(one)]
+
+
+def _children(pid: int) -> list[psutil.Process]:
     try:
-        return process.children(recursive=True)
+        return psutil.Process(pid).children(recursive=True)
     except psutil.NoSuchProcess:
         return []
 

@@ -7,6 +7,7 @@ import os
 import platform
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -322,3 +323,51 @@ def test_a_java_process_that_closes_no_connection_is_ended_all_the_same(monkeypa
     gateway = gateways.Gateway(cast(Any, Java()), listener)
     gateway.end()
     assert not gateway.alive
+
+
+def test_a_java_process_that_ends_while_executors_are_asked_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: Any) -> None:
+        raise ConnectionRefusedError(111, "Connection refused")
+
+    class Ended:
+        alive = False
+
+    monkeypatch.setattr(fitness, "of_executors", refused)
+    with pytest.raises(SparkUnavailable, match="Java process of Spark ended during the start"):
+        sessions._equip(sessions._Current(cast(Any, None), gateway=cast(Any, Ended())), [], 1.0)
+
+
+SERVICE = """
+from headrace import App
+from headrace_spark import spark_consumer
+
+app = App()
+
+
+@spark_consumer(app, "orders")
+def ship(df):
+    pass
+"""
+
+GIVES_UP = 60.0
+"""Seconds after which Spark itself gives up a master that does not answer."""
+
+
+@pytest.mark.long
+def test_a_stop_during_the_start_does_not_wait_for_a_master_that_never_answers(dsn: str, tmp_path: Path) -> None:
+    (tmp_path / "service.py").write_text(SERVICE)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent.settimeout(PATIENCE)
+        where = {"HEADRACE_DATABASE": dsn, "HEADRACE_SPARK_MASTER": f"spark://127.0.0.1:{silent.getsockname()[1]}"}
+        with subprocess.Popen(
+            [sys.executable, "-m", "headrace.cli.main", "run", "service:app"], cwd=tmp_path,
+            env=environment(**where, HEADRACE_SPARK_START_TIMEOUT="1h"), stderr=subprocess.PIPE, text=True,
+        ) as process:  # fmt: skip
+            try:
+                for _ in ("the look at the master", "Java"):
+                    silent.accept()[0].close()
+                process.terminate()
+                _, said = process.communicate(timeout=GIVES_UP / 2)
+            finally:
+                process.kill()
+    assert (process.returncode, "stopping during the start" in said) == (0, True), said

@@ -29,7 +29,7 @@ from headrace_spark.handlers import failures
 from headrace_spark.handlers.failures import SparkGone
 from headrace_spark.handlers.jobs import Job
 from headrace_spark.session import SparkSettings, SparkUnavailable, is_connect, started, stop
-from headrace_spark.session.sessions import obtain
+from headrace_spark.session.sessions import interrupt_start, obtain
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -131,7 +131,7 @@ class WarmSession:
         started_here = not started()
         self.lost, self._spark, self._hooked, self._drained = None, None, None, anyio.Event()
         try:
-            await anyio.to_thread.run_sync(self._start)
+            await self._started()
             yield
             if self.lost is not None:
                 raise self.lost
@@ -151,6 +151,15 @@ class WarmSession:
                 error.add_note(f"The hook {name_of(hook)!r} of the Spark session failed.")
                 raise
         self._hooked = spark
+
+    async def _started(self) -> None:
+        """Make the session in a thread. A stop during the start, which cancels this, does not wait for the cluster."""
+        try:
+            await anyio.to_thread.run_sync(self._start, abandon_on_cancel=True)
+        except anyio.get_cancelled_exc_class():
+            with anyio.CancelScope(shield=True):
+                await anyio.to_thread.run_sync(interrupt_start)
+            raise
 
     def _start(self) -> None:
         if _PY4J.level == logging.NOTSET:  # it logs every connection that it closes

@@ -18,7 +18,7 @@ from headrace.model.errors import HeadraceError
 from headrace.model.log import Log
 from headrace_spark.session import configuration, fitness, reach, shipping
 from headrace_spark.session.errors import SparkMisconfigured, SparkUnavailable, extra
-from headrace_spark.session.gateway import Gateway, environment_variables, launch, stop_session
+from headrace_spark.session.gateway import Gateway, environment_variables, kill_all, launch, stop_session
 from headrace_spark.session.java import find
 from headrace_spark.session.settings import Resolved, SparkSettings, is_local, read
 from headrace_spark.session.silencing import (
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 log = Log("headrace.spark")
 
 _STOP_TIMEOUT = 20.0  # seconds that a session has to stop. It may wait forever for a worker's Python
+_KILL_INTERVAL = 0.2  # seconds between attempts to kill a Java process that may not have begun
 _CONNECT_MODE = "SPARK_CONNECT_MODE_ENABLED"
 
 
@@ -135,6 +136,17 @@ def stop() -> None:
         current, _current = _current, None
         if current is not None and current.resolved is not None:  # otherwise the session was made elsewhere
             _end(current)
+
+
+def interrupt_start() -> None:
+    """End the start of a session in another thread by killing its Java process, and wait until it has failed.
+
+    A cluster that has no executor free is waited for as long as `start_timeout`. A start over Spark Connect has no Java
+    process here, and is waited for.
+    """
+    while not _lock.acquire(timeout=_KILL_INTERVAL):
+        kill_all()
+    _lock.release()
 
 
 def _report_lag(current: _Current) -> None:
@@ -279,6 +291,8 @@ def _equip(current: _Current, ship: Sequence[str], wait: float) -> None:
     except SparkUnavailable:
         raise
     except Exception as error:
+        if current.gateway is not None and not current.gateway.alive:
+            raise SparkUnavailable("The Java process of Spark ended during the start.") from error
         raise SparkUnavailable(fitness.reason_of(error, whose(spark))) from error
     where = "on the Connect server" if is_connect(spark) else "on an executor"
     for found in executors:
