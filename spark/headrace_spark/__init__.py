@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from headrace_spark.pipelines.archive import archive
     from headrace_spark.pipelines.backfill import backfill
     from headrace_spark.pipelines.history import history
+    from headrace_spark.pipelines.merge import merge
     from headrace_spark.pipelines.replay import replay
     from headrace_spark.progress.listener import report_lag
     from headrace_spark.source.catalog import tables
@@ -34,6 +35,7 @@ __all__ = [
     "backfill",
     "each_key",
     "history",
+    "merge",
     "register",
     "replay",
     "report_lag",
@@ -51,6 +53,7 @@ _LAZY = {
     "backfill": "headrace_spark.pipelines.backfill",
     "each_key": "headrace_spark.frames.keys",
     "history": "headrace_spark.pipelines.history",
+    "merge": "headrace_spark.pipelines.merge",
     "replay": "headrace_spark.pipelines.replay",
     "report_lag": "headrace_spark.progress.listener",
     "spark_consumer": "headrace_spark.handlers.consumer",
