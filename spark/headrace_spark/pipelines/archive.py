@@ -85,7 +85,8 @@ def archive(
             they were archived.
         delta: the same as the table format `delta`.
         tables: formats of tables that the archive also keeps, with a version for each batch: "delta"
-            (needs `headrace[delta]`).
+            (needs `headrace[delta]`) or "iceberg" (needs `headrace[iceberg]`) or
+            "ducklake" (needs `headrace[ducklake]`).
 
     Returns:
         A report of what was done.

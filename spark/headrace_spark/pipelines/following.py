@@ -20,6 +20,8 @@ from headrace_spark.pipelines.merges import Merge, Merges, current
 
 _CLASSES = {
     "delta": "headrace_spark.pipelines.delta:DeltaLog",
+    "iceberg": "headrace_spark.pipelines.iceberg:IcebergTable",
+    "ducklake": "headrace_spark.pipelines.ducklake:DuckLakeTable",
 }
 FORMATS = tuple(_CLASSES)
 SCHEMES = ("file", "s3", "s3a", "abfs", "abfss", "gs")
