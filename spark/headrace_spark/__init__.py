@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from headrace_spark.pipelines.archive import archive
     from headrace_spark.pipelines.backfill import backfill
     from headrace_spark.pipelines.history import history
+    from headrace_spark.pipelines.merge import merge
     from headrace_spark.pipelines.replay import replay
     from headrace_spark.progress.listener import report_lag
     from headrace_spark.source.catalog import tables
@@ -35,6 +36,7 @@ __all__ = [
     "backfill",
     "each_key",
     "history",
+    "merge",
     "on_spark_session",
     "register",
     "replay",
@@ -53,6 +55,7 @@ _LAZY = {
     "backfill": "headrace_spark.pipelines.backfill",
     "each_key": "headrace_spark.frames.keys",
     "history": "headrace_spark.pipelines.history",
+    "merge": "headrace_spark.pipelines.merge",
     "on_spark_session": "headrace_spark.handlers.warm_session",
     "replay": "headrace_spark.pipelines.replay",
     "report_lag": "headrace_spark.progress.listener",

@@ -14,10 +14,10 @@ from deltalake import DeltaTable
 
 from headrace import store
 from headrace.model.errors import ConfigurationError
-from headrace_spark.pipelines import archive as archives
 from headrace_spark.pipelines import delta
 from headrace_spark.pipelines.archive import archive
-from headrace_spark.pipelines.files import CantKeepFiles, LocalFiles
+from headrace_spark.pipelines.files import LocalFiles
+from headrace_spark.pipelines.following import Archive, check_formats, update_tables
 from headrace_spark.pipelines.layout import Layout
 from tests.spark.filling import archived, fill, publish
 from tests.spark.test_archive import Killed, kill
@@ -86,15 +86,11 @@ async def test_a_batch_is_in_the_log_once_whenever_a_run_is_killed(
     await fill(database, "orders", 50, days=2)
     with monkeypatch.context() as patched:
         if at == "before the log":
-            commit, calls = delta.commit_to_delta, []
 
-            def killed(layout: Layout, archive_id: str) -> int | None:
-                calls.append(archive_id)
-                if len(calls) > 1:  # the first call is that of the start
-                    raise Killed
-                return commit(layout, archive_id)
+            def killed(*_: object, **__: object) -> None:
+                raise Killed
 
-            patched.setattr(archives, "commit_to_delta", killed)
+            patched.setattr(delta.DeltaLog, "_commit", killed)
         else:
             kill(patched, at)
         with pytest.raises(Exception, match="Killed"):
@@ -118,24 +114,24 @@ async def test_an_archive_gets_its_log_later(run: Any, database: store.Database,
     assert seqs(path) == list(range(1, 51))
 
 
-async def test_of_two_processes_that_commit_a_batch_one_fails(
+async def test_of_two_processes_that_commit_a_batch_one_finds_that_the_table_has_it(
     run: Any, database: store.Database, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await fill(database, "orders", 10)
     await run(delta=False)
     layout = Layout(LocalFiles(str(path)))
-    archive_id = layout.open(_identity(layout))
-    actions = delta._actions
+    archive = Archive(id=_identity(layout).id, stream="orders", root=layout.files.root, database="")
+    add, calls = delta._add, []
 
     def slow(*arguments: Any) -> Any:
-        monkeypatch.setattr(delta, "_actions", actions)
-        delta.commit_to_delta(layout, archive_id)  # another process is faster
-        return actions(*arguments)
+        calls.append(arguments)
+        if len(calls) == 1:
+            update_tables(archive, layout, ["delta"])  # another process is faster
+        return add(*arguments)
 
-    monkeypatch.setattr(delta, "_actions", slow)
-    with pytest.raises(CantKeepFiles, match="Concurrent"):
-        delta.commit_to_delta(layout, archive_id)
-    assert seqs(path) == list(range(1, 11))
+    monkeypatch.setattr(delta, "_add", slow)
+    update_tables(archive, layout, ["delta"])
+    assert (seqs(path), len(calls)) == (list(range(1, 11)), 2)
 
 
 def _identity(layout: Layout) -> Any:
@@ -148,7 +144,7 @@ async def test_what_can_have_no_log_is_refused_before_anything_is_written(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with pytest.raises(ConfigurationError, match="can't be written to 'hdfs://"):
-        delta.check_delta("hdfs://host/archive")
+        check_formats(["delta"], "hdfs://host/archive")
     monkeypatch.setitem(sys.modules, "deltalake", None)
     with pytest.raises(ConfigurationError, match=r"pip install 'headrace\[spark,delta\]'"):
-        delta.check_delta("file:///archive")
+        check_formats(["delta"], "file:///archive")

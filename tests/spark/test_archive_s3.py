@@ -1,5 +1,5 @@
 """An archive on an object store, through Hadoop's S3A: where a move is a copy and a deletion, each message is in it once all the
-same, its Delta log included, and secrets are nowhere.
+same, its tables and merges included, and secrets are nowhere.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ def test_a_run_that_is_cut_off_at_a_request_lists_no_row_twice_and_the_next_one_
         assert len(left) == len(set(left)), f"{name}: a row is listed twice"
         assert found[name]["listed"] == list(range(1, 30 * number + 1)), name
     everything = list(range(1, 30 * len(names) + 11))
-    assert found["history"] == found["delta"] == everything
+    assert found["history"] == found["delta"] == found["iceberg"] == found["merged"] == everything
+    assert found["merges"] == [2, 2], "each day was merged, and then shown"
     assert found["replayed"] == found["parquet"] == len(everything)
     assert sorted(written.messages("copies")) == sorted(written.messages("orders"))
 

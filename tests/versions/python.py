@@ -23,7 +23,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,8 +41,8 @@ SUITE = (
 SHORT = ("tests/client", "tests/drivers", "tests/flow", "tests/model", "tests/runtime")
 """The tests of what is Python rather than SQL, for continuous integration."""
 
-_WITHOUT = "spark"
-"""The extra that is left out. It is the largest by far, and has versions of Python of its own."""
+_WITHOUT = ("spark", "delta", "iceberg", "ducklake")
+"""The extras that are left out, Spark and its tables. They are the largest by far, and have versions of Python of their own."""
 
 _OLDEST = 11
 """The second number of the oldest supported version."""
@@ -54,17 +54,19 @@ _PIN = re.compile(r"^[a-z0-9][^\\#\n]*==[^\\\n]*", re.MULTILINE)
 Version = tuple[int, ...]
 
 
-def requirements(document: Mapping[str, Any], groups: Iterable[str] = ("test",), *, without: str = "") -> list[str]:
+def requirements(
+    document: Mapping[str, Any], groups: Iterable[str] = ("test",), *, without: Container[str] = ()
+) -> list[str]:
     """Return the dependencies of the project, of all extras and of dependency groups, for pip.
 
     Args:
         document: pyproject.toml.
-        without: an extra that is left out.
+        without: extras that are left out.
     """
     project = document["project"]
     texts = list(project["dependencies"])
     for extra, needed in project["optional-dependencies"].items():
-        texts += [] if extra == without else needed
+        texts += [] if extra in without else needed
     for group in groups:
         texts += document["dependency-groups"][group]
     own = re.compile(rf"{re.escape(project['name'])}\[")  # an extra of the project, which is among them already

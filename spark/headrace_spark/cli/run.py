@@ -24,6 +24,7 @@ from headrace.cli.output.logs import LogFormatOption, LogLevelOption, set_up_log
 from headrace.model.errors import HeadraceError
 from headrace_spark.cli.options import ShipOption
 from headrace_spark.cli.stopping import Stopped, until_stopped
+from headrace_spark.pipelines.following import FORMATS
 from headrace_spark.pipelines.functions import load_function, pickle_by_value
 from headrace_spark.pipelines.running import PipelineFailed, Report, translate
 
@@ -62,6 +63,8 @@ MaxRowsOption = Annotated[
 ContinuousOption = Annotated[bool, flag("Continue until stopped, instead of ending with the messages that exist now.")]
 LossOption = Annotated[bool, flag("Continue where messages were removed before they were read, instead of failing.")]
 EveryOption = Annotated[str, Parameter(name="--every", help="With --continuous: how often to look.")]
+RowsPerFileOption = Annotated[int, Parameter(validator=Number(gte=1), help="Rows that a file holds at most.")]
+CompressionOption = Annotated[str, Parameter(help="zstd, snappy, gzip, lz4 or none.")]
 
 
 @Parameter(name="*")
@@ -126,7 +129,7 @@ def program(
         return finished(lambda: _run_user_code(lambda: runpy.run_path(target, run_name="__main__")))
     if ":" not in target:
         raise UsageError(
-            f"The pipeline {target!r} does not exist. Write archive, replay, backfill, aggregate, a file.py, or module:function."
+            f"The pipeline {target!r} does not exist. Write archive, merge, replay, backfill, aggregate, a file.py, or module:function."
         )
     function = load_function(target)
     return finished(lambda: _run_user_code(lambda: _call(function, arguments, database)))
@@ -181,14 +184,17 @@ def archive(
             help="A consumer that is created, and whose cursor follows the archive, so that retention can wait for it.",
         ),
     ] = None,
-    rows_per_file: Annotated[
-        int, Parameter(validator=Number(gte=1), help="Rows that a file holds at most.")
-    ] = 1_000_000,
-    compression: Annotated[str, Parameter(help="zstd, snappy, gzip, lz4 or none.")] = "zstd",
-    delta: Annotated[
-        bool,
-        Parameter(negative=(), help="Also keep a Delta log, in which each batch is a version. Needs headrace[delta]."),
-    ] = False,
+    rows_per_file: RowsPerFileOption = 1_000_000,
+    compression: CompressionOption = "zstd",
+    table: Annotated[
+        list[str] | None,
+        Parameter(
+            negative="",
+            show_default=False,
+            help=f"Also keep a table of this format: {', '.join(FORMATS)}. May be repeated.",
+        ),
+    ] = None,
+    delta: Annotated[bool, flag("The same as --table delta.")] = False,
     reading: Reading = Reading(),
     running: Running = Running(),
 ) -> int:
@@ -198,8 +204,26 @@ def archive(
     """
     from headrace_spark import archive as work
 
-    options = {"consumer": consumer, "rows_per_file": rows_per_file, "compression": compression, "delta": delta}
+    files = {"rows_per_file": rows_per_file, "compression": compression}
+    options = {"consumer": consumer, "delta": delta, "tables": table or (), **files}
     return running.run(work, stream, path, once=not continuous, every=every, **options, **reading.options())
+
+
+def merge(
+    *,
+    path: Annotated[str, Parameter(help="The directory of the archive, or its URL.")],
+    grace: Annotated[str, Parameter(help="How long files stay that were replaced.")] = "1d",
+    rows_per_file: RowsPerFileOption = 1_000_000,
+    compression: CompressionOption = "zstd",
+    running: Running = Running(),
+) -> int:
+    """Merge the small files of an archive's closed days into larger ones.
+
+    The first run after the grace time deletes the files that were replaced.
+    """
+    from headrace_spark import merge as work
+
+    return running.run(work, path, grace=grace, rows_per_file=rows_per_file, compression=compression)
 
 
 def replay(
@@ -313,7 +337,7 @@ def aggregate(
     return running.run(work, stream, into, **windows, **results, **options, **reading.options())
 
 
-for _pipeline in (archive, replay, backfill, aggregate):
+for _pipeline in (archive, merge, replay, backfill, aggregate):
     run.command(_pipeline)
 
 

@@ -20,9 +20,10 @@ from headrace.model.keys import check_filters
 from headrace.model.specs import ConsumerSpec
 from headrace_spark.pipelines.callbacks import BatchCallback
 from headrace_spark.pipelines.database import Database, open_database
-from headrace_spark.pipelines.delta import check_delta, commit_to_delta
 from headrace_spark.pipelines.files import files_at
+from headrace_spark.pipelines.following import Archive, check_formats, keep_tables, update_tables
 from headrace_spark.pipelines.layout import Identity, Layout
+from headrace_spark.pipelines.parquet import ROWS_PER_FILE, check_form, write_files
 from headrace_spark.pipelines.running import Report, follow, timed, triggered
 from headrace_spark.pipelines.streams import Selection, confirm, stream_of
 from headrace_spark.session import register, session
@@ -34,8 +35,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger("headrace.spark")
 
 MAX_ROWS = 1_000_000
-COMPRESSIONS = ("zstd", "snappy", "gzip", "lz4", "none")
-_ROW_GROUP = 32 * 1024 * 1024  # bytes that a task's writer buffers for each open file
 
 
 def archive(
@@ -51,11 +50,12 @@ def archive(
     where: str | None = None,
     start: str | int = "earliest",
     max_rows: int = MAX_ROWS,
-    rows_per_file: int = 1_000_000,
+    rows_per_file: int = ROWS_PER_FILE,
     partitions: int | None = None,
     compression: str = "zstd",
     fail_on_data_loss: bool = True,
     delta: bool = False,
+    tables: Sequence[str] = (),
 ) -> Report:
     """Archive a stream, continuing where the archive ends.
 
@@ -83,7 +83,10 @@ def archive(
         compression: compression of the files: zstd, snappy, gzip, lz4 or none.
         fail_on_data_loss: whether to raise an error if messages were removed from the stream before
             they were archived.
-        delta: also keep a Delta log, in which each batch is a version. Needs `headrace[delta]`.
+        delta: the same as the table format `delta`.
+        tables: formats of tables that the archive also keeps, with a version for each batch: "delta"
+            (needs `headrace[delta]`) or "iceberg" (needs `headrace[iceberg]`) or
+            "ducklake" (needs `headrace[ducklake]`).
 
     Returns:
         A report of what was done.
@@ -113,8 +116,8 @@ def archive(
     with timed(report), open_database(database) as database_connection:
         database_connection.stream(stream)
         layout = Layout(files_at(path, spark))
-        if delta:
-            check_delta(layout.files.root)
+        formats = (*dict.fromkeys((*tables, *(["delta"] if delta else []))),)
+        check_formats(formats, layout.files.root)
         archive_id = layout.open(
             Identity(stream=stream, filters=_identity_filters(selection.filters), where=selection.where)
         )
@@ -122,11 +125,10 @@ def archive(
             if not locked:
                 raise layout.in_use_error()
             layout.recover()
-            if delta:
-                commit_to_delta(layout, archive_id)
-            batch_writer = _BatchWriter(
-                layout.files.root, rows_per_file, compression, delta=archive_id if delta else None
-            )
+            kept = Archive(id=archive_id, stream=stream, root=layout.files.root, database=database_connection.url)
+            keep_tables(layout, formats)
+            update_tables(kept, layout, formats)
+            batch_writer = _BatchWriter(kept, formats, rows_per_file, compression)
             if consumer is not None:
                 _ensure_consumer(database_connection, selection, consumer)
             rows = stream_of(spark, database_connection.url, selection)
@@ -151,51 +153,31 @@ def _run(writer: DataStreamWriter, layout: Layout, report: Report) -> None:
 class _BatchWriter:
     """Writes a batch. It holds only plain values, since Spark Connect sends it to the server."""
 
-    def __init__(self, root: str, rows_per_file: int, compression: str, *, delta: str | None) -> None:
-        self._root = root
-        self._delta = delta  # the archive's id, if it has a Delta log
+    def __init__(self, kept: Archive, formats: Sequence[str], rows_per_file: int, compression: str) -> None:
+        self._archive = kept
+        self._formats = formats
         self._rows_per_file = rows_per_file
         self._compression = compression
 
     def __call__(self, batch: DataFrame, number: int) -> None:
         spark = batch.sparkSession
-        layout = Layout(files_at(self._root, spark))
+        layout = Layout(files_at(self._archive.root, spark))
         if (manifest := layout.manifest(number)) is not None:  # committed before the previous run was killed
             layout.finish(manifest)
         else:
             self._write_and_commit(batch, number, layout)
-        if self._delta is not None:
-            commit_to_delta(layout, self._delta)
+        update_tables(self._archive, layout, self._formats)
 
     def _write_and_commit(self, batch: DataFrame, number: int, layout: Layout) -> None:
         written = layout.begin(number)
-        rows, first, last = self._write(batch, f"{layout.files.root}/{written}")
+        directory = f"{layout.files.root}/{written}"
+        rows, first, last = write_files(
+            batch.withColumn("day", _day()), directory, self._rows_per_file, self._compression, ["day"]
+        )
         if rows:
             layout.commit(number, written, rows, first, last)
         else:
             layout.files.remove(written)
-
-    def _write(self, batch: DataFrame, place: str) -> tuple[int, int, int]:
-        from pyspark.sql import Observation
-        from pyspark.sql import functions as sql
-
-        # The session is the query's own, so these settings affect nothing else.
-        batch.sparkSession.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
-        batch.sparkSession.conf.set("spark.sql.maxConcurrentOutputFileWriters", "8")  # then Spark does not sort by day
-        observed = Observation()
-        counted = batch.withColumn("day", _day()).observe(
-            observed, sql.count(sql.lit(1)).alias("rows"), sql.min("seq").alias("first"), sql.max("seq").alias("last")
-        )
-        (
-            counted.write.partitionBy("day")
-            .option("maxRecordsPerFile", self._rows_per_file)
-            .option("compression", self._compression)
-            .option("parquet.block.size", _ROW_GROUP)
-            .option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
-            .parquet(place)
-        )
-        values: dict[str, Any] = observed.get
-        return values["rows"], values["first"], values["last"]
 
 
 def _day() -> Any:
@@ -207,13 +189,9 @@ def _day() -> Any:
 
 
 def _check(compression: str, rows_per_file: int, max_rows: int) -> None:
-    if compression not in COMPRESSIONS:
-        raise ConfigurationError(
-            f"compression={compression!r} is invalid. It must be one of {', '.join(COMPRESSIONS)}."
-        )
-    for name, value in (("rows_per_file", rows_per_file), ("max_rows", max_rows)):
-        if value < 1:
-            raise ConfigurationError(f"{name}={value} is invalid. It must be at least 1.")
+    check_form(rows_per_file, compression)
+    if max_rows < 1:
+        raise ConfigurationError(f"max_rows={max_rows} is invalid. It must be at least 1.")
 
 
 def _identity_filters(filters: Sequence[str]) -> tuple[str, ...]:

@@ -1,19 +1,22 @@
 """The Delta log of an archive: readers of Delta Lake see its batches as versions of a table.
 
-The log lies in `_delta_log` beside the files, which stay where they are. The archive's manifest commits a batch, and the log
-follows: each commit names the last batch that it has, as the version of an application transaction whose id is the archive's
-(see "Transaction Identifiers" in the Delta transaction log protocol). A batch is thus in the table once, whenever a
-run is killed, and of two processes that commit the same batch one fails.
+The log lies in `_delta_log` beside the files, which stay where they are. The position of the table is stored as versions of
+application transactions (see "Transaction Identifiers" in the Delta transaction log protocol): that of the archive's id is the
+last batch, and that of its id with `/merges` is the last merge.
 """
 
 from __future__ import annotations
 
 import json
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from headrace.model.errors import ConfigurationError
 from headrace_spark.pipelines.files import CantKeepFiles, plain_url
-from headrace_spark.pipelines.layout import Layout, Manifest
+from headrace_spark.pipelines.following import SCHEMES, Archive, CommittedMeanwhile, Position, check_known
+from headrace_spark.pipelines.merges import day_of
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
@@ -21,71 +24,84 @@ if TYPE_CHECKING:
     from deltalake.transaction import AddAction, RemoveAction
     from pyarrow import fs
 
-SCHEMES = ("file", "s3", "s3a", "abfs", "abfss", "gs")
-"""The file systems to which the log can be written."""
 
+class DeltaLog:
+    """The Delta log of an archive."""
 
-def check_delta(root: str) -> None:
-    """Check that a Delta log can be kept at a root.
+    schemes = SCHEMES
 
-    Raises:
-        ConfigurationError: the library is missing, or can't write to this file system.
-    """
-    try:
-        import deltalake  # noqa: F401
-    except ImportError as error:
-        raise ConfigurationError(
-            f"The Delta log needs the package deltalake ({error}). Run pip install 'headrace[spark,delta]'."
-        ) from error
-    scheme = root.partition(":")[0]
-    if scheme not in SCHEMES:
-        raise ConfigurationError(
-            f"A Delta log can't be written to {root!r}. It can be kept on {', '.join(SCHEMES)}. Archive without it."
-        )
+    def __init__(self, archive: Archive) -> None:
+        self._archive = archive
+        self._root = plain_url(archive.root)
+        self._table: DeltaTable | None = None  # as of the last call of `position`
 
+    @staticmethod
+    def check() -> None:
+        try:
+            import deltalake  # noqa: F401
+        except ImportError as error:
+            raise ConfigurationError(
+                f"The Delta log needs the package deltalake ({error}). Run pip install 'headrace[spark,delta]'."
+            ) from error
 
-def commit_to_delta(layout: Layout, archive_id: str) -> int | None:
-    """Commit the batches that the Delta log does not have yet, all in one version.
+    def position(self) -> Position | None:
+        from deltalake import DeltaTable
 
-    Their files must be in their places.
+        with self._errors():
+            self._table = DeltaTable(self._root) if DeltaTable.is_deltatable(self._root) else None
+            batch, merge = (
+                None if self._table is None else self._table.transaction_version(id)
+                for id in self._transactions  # noqa: A001
+            )
+        return None if batch is None else Position(batch, -1 if merge is None else merge)
 
-    Args:
-        layout: the archive.
-        archive_id: the archive's id.
+    @property
+    def _transactions(self) -> tuple[str, str]:
+        return self._archive.id, f"{self._archive.id}/merges"
 
-    Returns:
-        The version of the table, or None if there is no batch yet.
+    def create(self, files: Sequence[str], position: Position) -> None:
+        from deltalake import DeltaTable
 
-    Raises:
-        CantKeepFiles: another process has committed to the log, or it can't be written.
-    """
-    from deltalake import CommitProperties, DeltaTable, Transaction
-    from deltalake.exceptions import DeltaError
+        with self._errors():
+            if self._table is None:
+                self._table = DeltaTable.create(self._root, _schema(), mode="ignore", partition_by=["day"])
+        self.append(files, position)
 
-    root = plain_url(layout.files.root)
-    try:
-        known = DeltaTable.is_deltatable(root)
-        table = DeltaTable(root) if known else None
-        batches = list(layout.manifests(-1 if table is None else _last_batch(table, archive_id)))
-        if not batches:
-            return None if table is None else table.version()
-        schema = _schema()
-        if table is None:
-            table = DeltaTable.create(root, schema, mode="ignore", partition_by=["day"])
-        files = _file_system(table)
-        actions: list[AddAction | RemoveAction] = [action for batch in batches for action in _actions(files, batch)]
-        done = CommitProperties(app_transactions=[Transaction(archive_id, batches[-1].batch)])
-        table.create_write_transaction(actions, "append", schema, ["day"], commit_properties=done)
-        return table.version()
-    except (DeltaError, OSError) as error:
-        raise CantKeepFiles(
-            f"The Delta log of the archive in {layout.files.root!r} can't be written: {error}."
-        ) from error
+    def append(self, files: Sequence[str], position: Position) -> None:
+        self._commit((), files, position, data_change=True)
 
+    def replace(self, old: Sequence[str], new: Sequence[str], position: Position) -> None:
+        import pyarrow as pa
 
-def _last_batch(table: DeltaTable, archive_id: str) -> int:
-    found = table.transaction_version(archive_id)
-    return -1 if found is None else found
+        assert self._table is not None, "position was not called"
+        check_known(old, pa.table(self._table.get_add_actions())["path"].to_pylist(), self._archive.root)
+        self._commit(old, new, position, data_change=False)
+
+    def _commit(self, old: Sequence[str], new: Sequence[str], position: Position, *, data_change: bool) -> None:
+        from deltalake import CommitProperties, Transaction
+        from deltalake.transaction import RemoveAction
+
+        assert self._table is not None, "position was not called"
+        with self._errors():
+            files, now = _file_system(self._table), int(time.time() * 1000)
+            actions: list[AddAction | RemoveAction] = [
+                RemoveAction(place, data_change, now, partition_values=_partition(place)) for place in old
+            ]
+            actions += [_add(files, place, data_change) for place in new]
+            numbers = zip(self._transactions, (position.batch, position.merge), strict=True)
+            done = [Transaction(id, number) for id, number in numbers if number >= 0]  # noqa: A001
+            properties = CommitProperties(app_transactions=done)
+            self._table.create_write_transaction(actions, "append", _schema(), ["day"], commit_properties=properties)
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        from deltalake.exceptions import CommitFailedError, DeltaError
+
+        try:
+            yield
+        except (DeltaError, OSError) as error:
+            kind = CommittedMeanwhile if isinstance(error, CommitFailedError) else CantKeepFiles
+            raise kind(f"The Delta log of the archive in {self._archive.root!r} can't be written: {error}.") from error
 
 
 def _file_system(table: DeltaTable) -> fs.PyFileSystem:
@@ -111,23 +127,22 @@ def _schema() -> pa.Schema:
     )
 
 
-def _actions(files: fs.PyFileSystem, batch: Manifest) -> list[AddAction]:
+def _add(files: fs.PyFileSystem, place: str, data_change: bool) -> AddAction:
     from deltalake.transaction import AddAction
 
-    found = []
-    for place in batch.files.values():
-        info, stats = files.get_file_info(place), _statistics(files, place)
-        found.append(
-            AddAction(
-                path=place,
-                size=info.size,
-                partition_values={"day": place.partition("/")[0].removeprefix("day=")},
-                modification_time=info.mtime_ns // 1_000_000,
-                data_change=True,
-                stats=json.dumps(stats),
-            )
-        )
-    return found
+    info, stats = files.get_file_info(place), _statistics(files, place)
+    return AddAction(
+        path=place,
+        size=info.size,
+        partition_values=_partition(place),
+        modification_time=info.mtime_ns // 1_000_000,
+        data_change=data_change,
+        stats=json.dumps(stats),
+    )
+
+
+def _partition(place: str) -> dict[str, str | None]:
+    return {"day": day_of(place).isoformat()}
 
 
 def _statistics(files: fs.PyFileSystem, place: str) -> dict[str, Any]:

@@ -66,8 +66,8 @@ class Files(Protocol):
     def rows(self, name: str) -> int:
         """The number of rows in a Parquet file, from its footer."""
 
-    def remove(self, directory: str) -> None:
-        """Remove a directory and all in it, if it exists."""
+    def remove(self, name: str) -> None:
+        """Remove a file, or a directory and all in it, if it exists."""
 
     def secure(self, names: Sequence[str]) -> None:
         """Sync files, so that they survive a power cut as far as the file system can ensure that."""
@@ -167,8 +167,15 @@ class LocalFiles:
     def rows(self, name: str) -> int:
         return _rows(str(self._root / name))
 
-    def remove(self, directory: str) -> None:
-        shutil.rmtree(self._root / directory, ignore_errors=True)
+    def remove(self, name: str) -> None:
+        place = self._root / name
+        if place.is_dir():
+            shutil.rmtree(place, ignore_errors=True)
+            return
+        try:
+            place.unlink(missing_ok=True)
+        except OSError as error:  # a listing would show its rows twice if this were ignored
+            raise CantKeepFiles(f"The file {str(place)!r} can't be deleted: {error.strerror}.") from error
 
     def secure(self, names: Sequence[str]) -> None:
         for name in names:
@@ -321,8 +328,8 @@ class HadoopFiles:
             reader.close()
 
     @_in_a_sentence
-    def remove(self, directory: str) -> None:
-        self._files.delete(self._at(directory), True)
+    def remove(self, name: str) -> None:
+        self._files.delete(self._at(name), True)
 
     def secure(self, names: Sequence[str]) -> None:
         """Do nothing. Such file systems sync a file when it is closed."""
@@ -415,9 +422,10 @@ class ArrowFiles:
             return _rows(file)
 
     @_in_a_sentence
-    def remove(self, directory: str) -> None:
+    def remove(self, name: str) -> None:
+        place = self._at(name)
         with suppress(FileNotFoundError):
-            self._files.delete_dir(self._at(directory))
+            (self._files.delete_file if self._files.get_file_info(place).is_file else self._files.delete_dir)(place)
 
     def secure(self, names: Sequence[str]) -> None:
         """Do nothing. Such file systems sync a file when it is closed."""

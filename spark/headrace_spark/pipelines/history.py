@@ -10,7 +10,9 @@ import msgspec
 
 from headrace.model.errors import ConfigurationError, InvalidInput, UnknownStream
 from headrace_spark.pipelines.files import files_at
-from headrace_spark.pipelines.layout import CHECKPOINT, Identity, Layout, Manifest
+from headrace_spark.pipelines.layout import CHECKPOINT, Identity, Layout
+from headrace_spark.pipelines.merges import Merges, Part, current, day_of
+from headrace_spark.pipelines.parquet import COLUMNS
 from headrace_spark.pipelines.streams import Selection
 from headrace_spark.positions.offsets import parse
 from headrace_spark.session import register, session
@@ -19,8 +21,6 @@ from headrace_spark.source.queries import Queries
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-COLUMNS = ("key", "seq", "headers", "created_at", "data")
 
 
 def history(
@@ -63,7 +63,8 @@ def history(
         raise InvalidInput(f"{layout.files.root!r} holds {held}, and not one of the stream {stream!r}.")
     edges = Options.of({"stream": stream, "start": _text(start), "end": _text(end)} | _given(database))
     first, last = _edge("start", edges.start), _edge("end", edges.end)
-    batches = _complete_batches(layout)
+    merges = Merges(layout).all()  # before the batches, so that merged files have rows of these only
+    batches = layout.complete()  # the stream still has the messages of the others
     drawn = _drawn(layout, edges)  # after these, since the archive may grow meanwhile
     seam = batches[-1].last if batches else 0
     if seam > drawn:
@@ -74,7 +75,7 @@ def history(
     parts = [
         part
         for part in (
-            _archived(spark, layout, batches, first, last),
+            _archived(spark, layout, current(batches, merges), first, last),
             _live(spark, edges.database, identity, seam, first, last) if drawn > seam else None,
         )
         if part is not None
@@ -120,41 +121,23 @@ def _drawn(layout: Layout, options: Options) -> int:
     return found.last
 
 
-def _complete_batches(layout: Layout) -> list[Manifest]:
-    """The committed batches whose files are in their places. Those of the last one may still be moved: then the stream has
-    its messages, too."""
-    batches = list(layout.manifests())
-    if batches:
-        places = set(batches[-1].files.values())
-        there = {
-            f"{day}/{name}"
-            for day in {place.rpartition("/")[0] for place in places}
-            for name in layout.files.names(day)
-        }
-        if not places <= there:
-            batches.pop()
-    return batches
-
-
-def _archived(
-    spark: SparkSession, layout: Layout, batches: list[Manifest], first: Edge, last: Edge
-) -> DataFrame | None:
+def _archived(spark: SparkSession, layout: Layout, parts: list[Part], first: Edge, last: Edge) -> DataFrame | None:
     """The archive's rows, of the files that may have some in the range."""
-    paths = [
-        f"{layout.files.root}/{place}"
-        for batch in batches
-        if not (isinstance(first, int) and batch.last < first) and not (isinstance(last, int) and batch.first > last)
-        for place in batch.files.values()
-        if _may_be_within(place, first, last)
+    places = [
+        part.place
+        for part in parts
+        if not (isinstance(first, int) and part.last < first)
+        and not (isinstance(last, int) and part.first > last)
+        and _may_be_within(part.place, first, last)
     ]
-    if not paths:
+    if not places:
         return None
-    return spark.read.parquet(*paths).select(*COLUMNS)
+    return spark.read.parquet(*layout.paths(places)).select(*COLUMNS)
 
 
 def _may_be_within(place: str, first: Edge, last: Edge) -> bool:
     """Return whether a file of a day may have messages in a range of times."""
-    day = datetime.fromisoformat(place.partition("/")[0].removeprefix("day=")).replace(tzinfo=UTC)
+    day = datetime.combine(day_of(place), datetime.min.time(), UTC)
     return not (isinstance(first, datetime) and day + timedelta(days=1) <= first) and not (
         isinstance(last, datetime) and day >= last
     )

@@ -7,6 +7,7 @@
       _headrace/checkpoint/           Spark's own checkpoint
       _headrace/batches/0000000012.json     a committed batch: its rows, its seqs, its files
       _headrace/writing/              files of a batch that is being written
+      _headrace/merged/, _headrace/merges/     larger files that replace those of several batches (`merges`)
 
 Spark's own file sink is exactly-once only for readers that know its log. Other readers list the
 directory, and see the leftovers of a killed run. Here a batch's files are first written aside. Then
@@ -19,8 +20,9 @@ pyarrow, Trino) skip names that begin with `_`.
 
 from __future__ import annotations
 
+import re
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
@@ -33,6 +35,7 @@ CHECKPOINT = f"{DIRECTORY}/checkpoint"
 _BATCHES = f"{DIRECTORY}/batches"
 _WRITING = f"{DIRECTORY}/writing"
 _IDENTITY = f"{DIRECTORY}/archive.json"
+_BATCH_FILE = re.compile(r"seq-\d+-\d+-\d+\.parquet")
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True):
@@ -120,7 +123,7 @@ class Layout:
         """
         numbers = self.batches()
         if numbers and (last := self.manifest(numbers[-1])):
-            self._move(last)
+            self.finish(last)
         self.files.remove(_WRITING)
 
     def batches(self) -> list[int]:
@@ -139,6 +142,13 @@ class Layout:
             if batch > after and (manifest := self.manifest(batch)):
                 yield manifest
 
+    def complete(self, after: int = -1) -> list[Manifest]:
+        """The manifests after `after`, in order, without the last one if its files may still be moved."""
+        batches = list(self.manifests(after))
+        if batches and not self.in_place(batches[-1].files.values()):
+            batches.pop()
+        return batches
+
     def begin(self, batch: int) -> str:
         """The directory to write a batch's files to."""
         return f"{_WRITING}/{batch:010d}-{uuid.uuid4().hex[:8]}"
@@ -149,38 +159,64 @@ class Layout:
         Raises:
             CantKeepFiles: the files don't have `rows` rows, or another process is writing the archive.
         """
-        found = [name for name in self.files.below(written) if name.endswith(".parquet") and not _hidden(name)]
-        # Where a directory is moved file by file, a task that Spark has given up may still add its files to those of the next attempt.
-        if (there := sum(self.files.rows(f"{written}/{name}") for name in found)) != rows:
-            raise CantKeepFiles(
-                f"The files of batch {batch} in {self.files.root!r} have {there} rows, and {rows} were written. Nothing of the batch is"
-                " archived. Run it again."
-            )
+        names = self.written_files(written, rows, f"batch {batch}")
         stem = f"seq-{first:019d}-{last:019d}"
-        files = {name: f"{name.rpartition('/')[0]}/{stem}-{n}.parquet" for n, name in enumerate(found)}
-        self.files.secure([f"{written}/{name}" for name in found])
+        files = {name: f"{name.rpartition('/')[0]}/{stem}-{n}.parquet" for n, name in enumerate(names)}
         manifest = Manifest(batch=batch, rows=rows, first=first, last=last, written=written, files=files)
         if not self.files.create(_manifest_of(batch), msgspec.json.encode(manifest)):
             raise self.in_use_error()
-        self._move(manifest)
+        self.finish(manifest)
         self.files.remove(written)
         return manifest
 
+    def written_files(self, written: str, rows: int, what: str) -> list[str]:
+        """The names of the files in the directory `written`, relative to it, synced.
+
+        Args:
+            written: the directory.
+            rows: how many rows were written.
+            what: the name of the commit, for the error message.
+
+        Raises:
+            CantKeepFiles: the files don't have `rows` rows.
+        """
+        names = [name for name in self.files.below(written) if name.endswith(".parquet") and not _hidden(name)]
+        # Where a directory is moved file by file, a task that Spark has given up may still add its files to those of the next attempt.
+        if (there := sum(self.files.rows(f"{written}/{name}") for name in names)) != rows:
+            raise CantKeepFiles(
+                f"The files of {what} in {self.files.root!r} have {there} rows, and {rows} were written. Nothing of it is committed. Run it"
+                " again."
+            )
+        self.files.secure([f"{written}/{name}" for name in names])
+        return names
+
     def finish(self, manifest: Manifest) -> None:
         """Move the files of a committed batch to their targets, if they are not there yet."""
-        self._move(manifest)
+        self.move(manifest.written, manifest.files)
 
     def in_use_error(self) -> CantKeepFiles:
         """The error for an archive that another process is writing."""
         return CantKeepFiles(f"Another process is writing the archive in {self.files.root!r}. Run one at a time.")
 
-    def _move(self, manifest: Manifest) -> None:
-        for name, place in manifest.files.items():
-            self.files.move(f"{manifest.written}/{name}", place)
+    def move(self, written: str, files: Mapping[str, str]) -> None:
+        """Move files from the directory `written` to their targets. Those that are there already stay."""
+        for name, place in files.items():
+            self.files.move(f"{written}/{name}", place)
 
-    def paths(self, manifest: Manifest) -> list[str]:
-        """The paths of a batch's files, in the form that Spark gets."""
-        return [f"{self.files.root}/{place}" for place in manifest.files.values()]
+    def in_place(self, places: Iterable[str]) -> bool:
+        """Return whether all of these files exist."""
+        expected = set(places)
+        directories = {place.rpartition("/")[0] for place in expected}
+        return expected <= {f"{directory}/{name}" for directory in directories for name in self.files.names(directory)}
+
+    def paths(self, places: Iterable[str]) -> list[str]:
+        """The paths of files, in the form that Spark gets."""
+        return [f"{self.files.root}/{place}" for place in places]
+
+
+def is_of_a_batch(name: str) -> bool:
+    """Return whether a file of a day is named like those of batches."""
+    return _BATCH_FILE.fullmatch(name) is not None
 
 
 def _manifest_of(batch: int) -> str:

@@ -22,7 +22,8 @@ from headrace_spark.pipelines.claims import claim
 from headrace_spark.pipelines.database import open_database
 from headrace_spark.pipelines.files import Files, files_at
 from headrace_spark.pipelines.functions import load_function, pickle_by_value
-from headrace_spark.pipelines.layout import Layout
+from headrace_spark.pipelines.layout import Layout, Manifest
+from headrace_spark.pipelines.merges import Merges, current
 from headrace_spark.pipelines.running import Report, follow, timed, translated_errors, triggered
 from headrace_spark.pipelines.streams import Selection, stream_of
 from headrace_spark.session import is_connect, register, session
@@ -172,20 +173,19 @@ def _replay_files(spark: SparkSession, step: _Step, source: Layout, files: Files
     A finished batch is recorded in the checkpoint. A batch that may have been published is
     recognized by its write id.
     """
-    if source.identity() is None:
-        parts = [(0, [source.files.root])]
-        if not source.files.below(""):
-            raise InvalidInput(
-                f"There is nothing to replay in {source.files.root!r}. Give an archive, or a directory of Parquet files."
-            )
-    else:
-        parts = [(manifest.batch, source.paths(manifest)) for manifest in source.manifests()]
+    archived = source.identity() is not None
+    if not archived and not source.files.below(""):
+        raise InvalidInput(
+            f"There is nothing to replay in {source.files.root!r}. Give an archive, or a directory of Parquet files."
+        )
+    batches = source.complete() if archived else [None]
     done = set(files.names(_DONE))
-    for number, paths in parts:
+    for batch in batches:
+        number = 0 if batch is None else batch.batch
         if str(number) in done:
             continue
         with translated_errors():
-            rows = spark.read.parquet(*paths)
+            rows = spark.read.parquet(source.files.root) if batch is None else _rows_of(spark, source, batch)
             missing = [name for name in ("key", "data") if name not in rows.columns]
             if missing:
                 raise InvalidInput(
@@ -195,6 +195,15 @@ def _replay_files(spark: SparkSession, step: _Step, source: Layout, files: Files
             step(rows.select(*columns), number)
             report.add(step.rows(rows))
         files.create(f"{_DONE}/{number}", b"")
+
+
+def _rows_of(spark: SparkSession, source: Layout, batch: Manifest) -> DataFrame:
+    """The rows of a batch. The merges are read again for each batch, because a replay may last longer than replaced files stay."""
+    from pyspark.sql import functions as sql
+
+    places = [part.place for part in current([batch], Merges(source).all())]
+    rows = spark.read.parquet(*source.paths(places))
+    return rows.where(sql.col("seq").between(batch.first, batch.last))  # merged files have those of other batches
 
 
 class _Step:

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import traceback
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -73,10 +74,12 @@ def listed() -> list[int]:
 
 def cuts(endpoint: str, dsn: str, *names: str) -> None:
     """Archive a stream, cut off at each of these points once. Whatever was cut, no row is listed twice, and the next run
-    completes it. Then read the history, replay the archive, and give it a Delta log."""
+    completes it. Then read the history, give the archive tables, merge its files, and replay it."""
     from deltalake import DeltaTable
+    from pyiceberg.catalog.sql import SqlCatalog
 
-    from headrace_spark import archive, history, replay, session, stop
+    from headrace_spark import archive, history, merge, replay, session, stop
+    from headrace_spark.pipelines.iceberg import catalog_properties
 
     store, written = Store(endpoint), Written(dsn)
     spark = session()
@@ -95,15 +98,19 @@ def cuts(endpoint: str, dsn: str, *names: str) -> None:
         found[name] = {"left": left, "rows": report.rows, "listed": listed()}
     publish(written, 10)
     live = sorted(row.seq for row in history("orders", LAKE, database=dsn).select("seq").collect())
-    archive("orders", LAKE, database=dsn, delta=True)
-    table = DeltaTable(f"s3://{BUCKET}/orders")
+    archive("orders", LAKE, database=dsn, tables=["delta", "iceberg"])
+    table, catalog = f"s3://{BUCKET}/orders", SqlCatalog("headrace", **catalog_properties(dsn))
+    merges = [merge(LAKE, database=dsn, grace=0, now=datetime(2030, 1, 4, tzinfo=UTC)).batches for _ in range(2)]
     replayed = replay(
         lambda rows: rows.select("key", "seq", "data"), "copies", path=LAKE, checkpoint=f"{LAKE}-replay", database=dsn
     )
     count = spark.read.parquet(LAKE).count()
     found |= {
         "history": live,
-        "delta": sorted(table.to_pyarrow_table()["seq"].to_pylist()),
+        "merges": merges,
+        "merged": listed(),
+        "delta": sorted(DeltaTable(table).to_pyarrow_table()["seq"].to_pylist()),
+        "iceberg": sorted(catalog.load_table("headrace.orders").scan().to_arrow()["seq"].to_pylist()),
         "replayed": replayed.rows,
         "parquet": count,
     }
