@@ -9,7 +9,7 @@ from uuid import uuid4
 import pytest
 
 from headrace import App, Batch, store
-from headrace.flow.handover import HandoverPace
+from headrace.runtime.pipeline.handover import HandoverPace
 from tests.runtime.running import Gate, Seen, eventually, running
 from tests.support.logs import logged
 

@@ -10,13 +10,12 @@ import anyio
 
 from headrace import store
 from headrace.flow.demand import BATCH, Demand, SlowKeys
-from headrace.flow.handover import HandoverPace
 from headrace.model.errors import FilterTooSlow, StoreUnavailable, UnknownConsumer
 from headrace.model.log import Log
 from headrace.model.records import Batch
 from headrace.runtime.leasing.empty_calls import EmptyCalls
 from headrace.runtime.leasing.lease_calls import LeaseCalls
-from headrace.runtime.pipeline.handover import Handover
+from headrace.runtime.pipeline.handover import Handover, HandoverPace
 from headrace.runtime.pipeline.intake import Intake
 from headrace.runtime.pipeline.shared import Shared
 from headrace.runtime.settling.breaker import PipelineBreaker

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.flow.handover import HandoverPace
+from headrace.runtime.pipeline.handover import HandoverPace
 
 
 class Looks:
