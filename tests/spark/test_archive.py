@@ -17,10 +17,10 @@ import pytest
 
 from headrace import store, sweep
 from headrace.model.errors import ConfigurationError, InvalidInput, UnknownStream
+from headrace_spark.lake.files import CantKeepFiles, Files, HadoopFiles, LocalFiles
+from headrace_spark.lake.layout import Identity, Layout
 from headrace_spark.pipelines.archive import archive
 from headrace_spark.pipelines.database import open_database
-from headrace_spark.pipelines.files import CantKeepFiles, Files, HadoopFiles, LocalFiles
-from headrace_spark.pipelines.layout import Identity, Layout
 from headrace_spark.pipelines.running import Report
 from tests.spark.filling import archived, fill, in_segments, publish
 

@@ -14,11 +14,11 @@ from deltalake import DeltaTable
 
 from headrace import store
 from headrace.model.errors import ConfigurationError
-from headrace_spark.pipelines import delta
+from headrace_spark.lake import delta
+from headrace_spark.lake.files import LocalFiles
+from headrace_spark.lake.following import Archive, check_formats, update_tables
+from headrace_spark.lake.layout import Layout
 from headrace_spark.pipelines.archive import archive
-from headrace_spark.pipelines.files import LocalFiles
-from headrace_spark.pipelines.following import Archive, check_formats, update_tables
-from headrace_spark.pipelines.layout import Layout
 from tests.spark.filling import archived, fill, publish
 from tests.spark.test_archive import Killed, kill
 

@@ -17,13 +17,13 @@ from deltalake import DeltaTable
 from headrace import store
 from headrace.model.errors import ConfigurationError, InvalidInput
 from headrace_spark import history, replay
+from headrace_spark.lake.delta import DeltaLog
+from headrace_spark.lake.files import CantKeepFiles, LocalFiles
+from headrace_spark.lake.layout import Layout
+from headrace_spark.lake.merges import Merges, current
 from headrace_spark.pipelines.archive import archive
 from headrace_spark.pipelines.database import open_database
-from headrace_spark.pipelines.delta import DeltaLog
-from headrace_spark.pipelines.files import CantKeepFiles, LocalFiles
-from headrace_spark.pipelines.layout import Layout
 from headrace_spark.pipelines.merge import merge
-from headrace_spark.pipelines.merges import Merges, current
 from headrace_spark.pipelines.running import Report
 from tests.spark.filling import archived, fill, publish, read
 from tests.spark.test_archive import Killed

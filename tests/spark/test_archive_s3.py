@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-from headrace_spark.pipelines.files import ArrowFiles, CantKeepFiles
+from headrace_spark.lake.files import ArrowFiles, CantKeepFiles
 from tests.spark.lake.program import CUTS, LAKE, run
 from tests.spark.lake.store import KEY, SECRET, Store, running_store
 from tests.spark.test_cluster_secrets import leaks

@@ -16,11 +16,11 @@ from pyiceberg.table import Table
 
 from headrace import store
 from headrace.model.errors import ConfigurationError
-from headrace_spark.pipelines import ducklake, iceberg
+from headrace_spark.lake import ducklake, iceberg
+from headrace_spark.lake.files import CantKeepFiles, LocalFiles
+from headrace_spark.lake.following import FORMATS, Archive, check_formats, update_tables
+from headrace_spark.lake.layout import Layout
 from headrace_spark.pipelines.archive import archive
-from headrace_spark.pipelines.files import CantKeepFiles, LocalFiles
-from headrace_spark.pipelines.following import FORMATS, Archive, check_formats, update_tables
-from headrace_spark.pipelines.layout import Layout
 from headrace_spark.pipelines.merge import merge
 from tests.spark.filling import archived, fill, publish
 from tests.spark.test_archive import Killed, kill

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from headrace.model.errors import InvalidInput
-from headrace_spark.pipelines.callbacks import BatchCallback
+from headrace_spark.session.callbacks import BatchCallback
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

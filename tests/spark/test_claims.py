@@ -7,8 +7,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from headrace_spark.pipelines.claims import claim
-from headrace_spark.pipelines.files import CantKeepFiles, LocalFiles
+from headrace_spark.lake.claims import claim
+from headrace_spark.lake.files import CantKeepFiles, LocalFiles
 
 
 class Claim(msgspec.Struct, frozen=True):

@@ -18,9 +18,9 @@ import pytest
 
 from headrace import store
 from headrace.model.errors import ConfigurationError, InvalidInput, UnknownStream
+from headrace_spark.lake.files import CantKeepFiles, LocalFiles
 from headrace_spark.pipelines.archive import archive
 from headrace_spark.pipelines.database import open_database
-from headrace_spark.pipelines.files import CantKeepFiles, LocalFiles
 from headrace_spark.pipelines.functions import NoFunction, load_function
 from headrace_spark.pipelines.replay import Identity, replay
 from headrace_spark.pipelines.running import PipelineFailed, Report

@@ -25,7 +25,7 @@ from headrace.cli.main import call
 from headrace.model.errors import HeadraceError, UnknownStream
 from headrace_spark.cli import stopping
 from headrace_spark.cli.stopping import Stopped, until_stopped
-from headrace_spark.pipelines.files import CantKeepFiles
+from headrace_spark.lake.files import CantKeepFiles
 from headrace_spark.pipelines.running import PipelineFailed, translate
 from headrace_spark.session import SparkUnavailable
 from tests.spark.filling import fill, read
@@ -220,7 +220,7 @@ def test_a_program_that_fails_is_reported_with_its_traceback(
             UnknownStream,
             "There is no stream 'a'.",
         ),
-        ("headrace_spark.pipelines.files.CantKeepFiles: It is a file.", CantKeepFiles, "It is a file."),
+        ("headrace_spark.lake.files.CantKeepFiles: It is a file.", CantKeepFiles, "It is a file."),
         ("Error while sending: Connection refused", SparkUnavailable, "The connection to Spark was lost"),
         ("Job aborted.\n: Traceback (most recent call last):\n  File a\n    x\nKeyError: 'gone'\n", PipelineFailed, "The pipeline failed: KeyError: 'gone'"),
         ("calling o1.save.\n: org.apache.spark.SparkException: no room\n\tat org.x", PipelineFailed, "The pipeline failed: no room"),

@@ -24,7 +24,7 @@ from headrace.cli.output.logs import LogFormatOption, LogLevelOption, set_up_log
 from headrace.model.errors import HeadraceError
 from headrace_spark.cli.options import ShipOption
 from headrace_spark.cli.stopping import Stopped, until_stopped
-from headrace_spark.pipelines.following import FORMATS
+from headrace_spark.lake.following import FORMATS
 from headrace_spark.pipelines.functions import load_function, pickle_by_value
 from headrace_spark.pipelines.running import PipelineFailed, Report, translate
 

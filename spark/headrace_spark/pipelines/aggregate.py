@@ -19,13 +19,13 @@ import msgspec
 from headrace.model.durations import Duration, seconds
 from headrace.model.errors import ConfigurationError, InvalidInput
 from headrace.model.keys import check_filters, check_key
-from headrace_spark.pipelines.callbacks import BatchCallback
-from headrace_spark.pipelines.claims import claim
+from headrace_spark.lake.claims import claim
+from headrace_spark.lake.files import Files, files_at
 from headrace_spark.pipelines.database import open_database
-from headrace_spark.pipelines.files import Files, files_at
 from headrace_spark.pipelines.running import Progress, Report, follow, timed, translated_errors, triggered
 from headrace_spark.pipelines.streams import Selection, stream_of
 from headrace_spark.session import is_connect, register, session
+from headrace_spark.session.callbacks import BatchCallback
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

@@ -18,15 +18,15 @@ from headrace.model.durations import Duration
 from headrace.model.errors import ConfigurationError, HeadraceError
 from headrace.model.keys import check_filters
 from headrace.model.specs import ConsumerSpec
-from headrace_spark.pipelines.callbacks import BatchCallback
+from headrace_spark.lake.files import files_at
+from headrace_spark.lake.following import Archive, check_formats, keep_tables, update_tables
+from headrace_spark.lake.layout import Identity, Layout
+from headrace_spark.lake.parquet import ROWS_PER_FILE, check_form, write_files
 from headrace_spark.pipelines.database import Database, open_database
-from headrace_spark.pipelines.files import files_at
-from headrace_spark.pipelines.following import Archive, check_formats, keep_tables, update_tables
-from headrace_spark.pipelines.layout import Identity, Layout
-from headrace_spark.pipelines.parquet import ROWS_PER_FILE, check_form, write_files
 from headrace_spark.pipelines.running import Report, follow, timed, triggered
 from headrace_spark.pipelines.streams import Selection, confirm, stream_of
 from headrace_spark.session import register, session
+from headrace_spark.session.callbacks import BatchCallback
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -17,7 +17,7 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 from headrace import App
 from headrace.model.records import StreamInfo
 from headrace.model.specs import ConsumerSpec
-from headrace_spark.pipelines.files import CantKeepFiles
+from headrace_spark.lake.files import CantKeepFiles
 from headrace_spark.source.connection import connect, fetch
 
 if TYPE_CHECKING:

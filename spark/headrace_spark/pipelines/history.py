@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from headrace.model.errors import ConfigurationError, InvalidInput, UnknownStream
-from headrace_spark.pipelines.files import files_at
-from headrace_spark.pipelines.layout import CHECKPOINT, Identity, Layout
-from headrace_spark.pipelines.merges import Merges, Part, current, day_of
-from headrace_spark.pipelines.parquet import COLUMNS
+from headrace_spark.lake.files import files_at
+from headrace_spark.lake.layout import CHECKPOINT, Identity, Layout
+from headrace_spark.lake.merges import Merges, Part, current, day_of
+from headrace_spark.lake.parquet import COLUMNS
 from headrace_spark.pipelines.streams import Selection
 from headrace_spark.positions.offsets import parse
 from headrace_spark.session import register, session

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 from headrace.model.durations import Duration, seconds
 from headrace.model.errors import ConfigurationError, InvalidInput
+from headrace_spark.lake.files import CantKeepFiles, files_at
+from headrace_spark.lake.following import Archive, check_formats, existing_formats, update_tables
+from headrace_spark.lake.layout import Layout, is_of_a_batch
+from headrace_spark.lake.merges import Merge, Merges, Written, day_of, is_closed
+from headrace_spark.lake.parquet import COLUMNS, ROWS_PER_FILE, check_form, write_files
 from headrace_spark.pipelines.database import open_database
-from headrace_spark.pipelines.files import CantKeepFiles, files_at
-from headrace_spark.pipelines.following import Archive, check_formats, existing_formats, update_tables
-from headrace_spark.pipelines.layout import Layout, is_of_a_batch
-from headrace_spark.pipelines.merges import Merge, Merges, Written, day_of, is_closed
-from headrace_spark.pipelines.parquet import COLUMNS, ROWS_PER_FILE, check_form, write_files
 from headrace_spark.pipelines.running import Report, timed, translated_errors
 from headrace_spark.session import session
 

@@ -17,16 +17,16 @@ import msgspec
 from headrace.model.errors import ConfigurationError, InvalidInput
 from headrace.model.keys import check_filters
 from headrace_spark.frames.outgoing import check
-from headrace_spark.pipelines.callbacks import BatchCallback
-from headrace_spark.pipelines.claims import claim
+from headrace_spark.lake.claims import claim
+from headrace_spark.lake.files import Files, files_at
+from headrace_spark.lake.layout import Layout, Manifest
+from headrace_spark.lake.merges import Merges, current
 from headrace_spark.pipelines.database import open_database
-from headrace_spark.pipelines.files import Files, files_at
 from headrace_spark.pipelines.functions import load_function, pickle_by_value
-from headrace_spark.pipelines.layout import Layout, Manifest
-from headrace_spark.pipelines.merges import Merges, current
 from headrace_spark.pipelines.running import Report, follow, timed, translated_errors, triggered
 from headrace_spark.pipelines.streams import Selection, stream_of
 from headrace_spark.session import is_connect, register, session
+from headrace_spark.session.callbacks import BatchCallback
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

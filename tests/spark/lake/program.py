@@ -79,7 +79,7 @@ def cuts(endpoint: str, dsn: str, *names: str) -> None:
     from pyiceberg.catalog.sql import SqlCatalog
 
     from headrace_spark import archive, history, merge, replay, session, stop
-    from headrace_spark.pipelines.iceberg import catalog_properties
+    from headrace_spark.lake.iceberg import catalog_properties
 
     store, written = Store(endpoint), Written(dsn)
     spark = session()

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 
 from headrace.model.errors import ConfigurationError
 from headrace.model.text.sql import quoted
-from headrace_spark.pipelines.files import CantKeepFiles
-from headrace_spark.pipelines.following import Archive, CommittedMeanwhile, Position, check_known
-from headrace_spark.pipelines.layout import DIRECTORY
+from headrace_spark.lake.files import CantKeepFiles
+from headrace_spark.lake.following import Archive, CommittedMeanwhile, Position, check_known
+from headrace_spark.lake.layout import DIRECTORY
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection

@@ -14,14 +14,14 @@ from importlib import import_module
 from typing import ClassVar, Protocol
 
 from headrace.model.errors import ConfigurationError
-from headrace_spark.pipelines.files import CantKeepFiles
-from headrace_spark.pipelines.layout import DIRECTORY, Layout
-from headrace_spark.pipelines.merges import Merge, Merges, current
+from headrace_spark.lake.files import CantKeepFiles
+from headrace_spark.lake.layout import DIRECTORY, Layout
+from headrace_spark.lake.merges import Merge, Merges, current
 
 _CLASSES = {
-    "delta": "headrace_spark.pipelines.delta:DeltaLog",
-    "iceberg": "headrace_spark.pipelines.iceberg:IcebergTable",
-    "ducklake": "headrace_spark.pipelines.ducklake:DuckLakeTable",
+    "delta": "headrace_spark.lake.delta:DeltaLog",
+    "iceberg": "headrace_spark.lake.iceberg:IcebergTable",
+    "ducklake": "headrace_spark.lake.ducklake:DuckLakeTable",
 }
 FORMATS = tuple(_CLASSES)
 SCHEMES = ("file", "s3", "s3a", "abfs", "abfss", "gs")

@@ -27,8 +27,8 @@ from collections.abc import Iterable, Iterator, Mapping
 import msgspec
 
 from headrace.model.errors import InvalidInput
-from headrace_spark.pipelines.claims import claim
-from headrace_spark.pipelines.files import CantKeepFiles, Files
+from headrace_spark.lake.claims import claim
+from headrace_spark.lake.files import CantKeepFiles, Files
 
 DIRECTORY = "_headrace"
 CHECKPOINT = f"{DIRECTORY}/checkpoint"

@@ -18,10 +18,10 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from headrace.model.errors import ConfigurationError
-from headrace_spark.pipelines.files import CantKeepFiles, plain_url
-from headrace_spark.pipelines.following import SCHEMES, Archive, CommittedMeanwhile, Position, check_known
-from headrace_spark.pipelines.layout import DIRECTORY
-from headrace_spark.pipelines.merges import day_of
+from headrace_spark.lake.files import CantKeepFiles, plain_url
+from headrace_spark.lake.following import SCHEMES, Archive, CommittedMeanwhile, Position, check_known
+from headrace_spark.lake.layout import DIRECTORY
+from headrace_spark.lake.merges import day_of
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog

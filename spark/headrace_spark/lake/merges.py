@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from headrace_spark.pipelines.layout import DIRECTORY, Layout, Manifest
+from headrace_spark.lake.layout import DIRECTORY, Layout, Manifest
 
 _MERGED = f"{DIRECTORY}/merged"
 _MERGES = f"{DIRECTORY}/merges"

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from headrace.model.errors import ConfigurationError, HeadraceError
-from headrace_spark.pipelines.callbacks import is_interruption
 from headrace_spark.session import is_connect
+from headrace_spark.session.callbacks import is_interruption
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

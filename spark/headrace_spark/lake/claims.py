@@ -6,7 +6,7 @@ from typing import TypeVar
 
 import msgspec
 
-from headrace_spark.pipelines.files import CantKeepFiles, Files
+from headrace_spark.lake.files import CantKeepFiles, Files
 
 T = TypeVar("T", bound=msgspec.Struct)
 

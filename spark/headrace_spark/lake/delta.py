@@ -14,9 +14,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from headrace.model.errors import ConfigurationError
-from headrace_spark.pipelines.files import CantKeepFiles, plain_url
-from headrace_spark.pipelines.following import SCHEMES, Archive, CommittedMeanwhile, Position, check_known
-from headrace_spark.pipelines.merges import day_of
+from headrace_spark.lake.files import CantKeepFiles, plain_url
+from headrace_spark.lake.following import SCHEMES, Archive, CommittedMeanwhile, Position, check_known
+from headrace_spark.lake.merges import day_of
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]

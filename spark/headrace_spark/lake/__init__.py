@@ -1,0 +1,1 @@
+"""The files of archives, and the tables that follow them."""
