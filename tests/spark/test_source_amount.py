@@ -21,7 +21,7 @@ from headrace.model.database_url import read as read_url
 from headrace.model.database_url import write as write_url
 from headrace_spark.source.connection import connect
 from headrace_spark.source.options import Options
-from headrace_spark.source.reader import HeadraceReader
+from headrace_spark.source.reader import FIRST_BYTES, HeadraceReader
 from headrace_spark.source.rows import SCHEMA
 
 if TYPE_CHECKING:
@@ -128,6 +128,28 @@ async def test_a_read_takes_hardly_more_than_the_query_needs(dsn: str, database:
         found, sent = await asyncio.to_thread(taken, proxy, schema, **given)
         assert found == rows, given
         assert sent <= 1.1 * size + 10_000, f"{given} {schema.names}: {sent} bytes for {size}"
+
+
+async def test_the_first_rows_of_a_task_take_little_and_the_others_come_in_larger_batches(
+    dsn: str, database: store.Database, proxy: Proxy
+) -> None:
+    """Spark ends a task that has the rows which `take(1)` needs."""
+    await store.create_stream(database, "orders")
+    sql = "select headrace.publish('orders', 'k', to_json(repeat('x', 2000) || n)) from generate_series(1, 10000) as n"
+    await database.fetch(sql)
+    reader = HeadraceReader(Options.of({"database": proxy.url, "stream": "orders", "partitions": "1"}), SCHEMA)
+
+    def read() -> tuple[int, list[int]]:
+        batches = reader.read(reader.partitions()[0])
+        before = proxy.sent
+        sizes = [next(iter(batches)).nbytes]
+        return proxy.sent - before, sizes + [batch.nbytes for batch in batches]
+
+    sent, sizes = await asyncio.to_thread(read)
+    assert sizes[0] < 2 * FIRST_BYTES
+    assert sent < 4_000_000
+    assert sum(sizes) > 20_000_000
+    assert len(sizes) < 15
 
 
 async def test_a_count_takes_no_column_of_any_message(dsn: str, database: store.Database, proxy: Proxy) -> None:

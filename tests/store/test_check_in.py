@@ -152,7 +152,7 @@ async def test_an_owner_is_idle_if_it_has_checked_in_and_holds_no_message(
         return await store.has_idle_owner(database, reader.id, owner(name))
 
     await check_in(reader)
-    await check_in(other, name="cleo")
+    await store.check_in(database, of(other, "cleo", called="bill"), [])
     assert not await others_are_idle("ann"), "ann is no other, and cleo is one of another consumer"
     await check_in(reader, name="bob")
     assert await others_are_idle("ann")

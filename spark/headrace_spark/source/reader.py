@@ -31,8 +31,11 @@ if TYPE_CHECKING:
 
 log = Log("headrace.spark")
 
+FIRST_BYTES = 64 * 1024
+"""Approximate size of the first Arrow batch of a query in bytes. Spark needs no other one for `take(1)`, and ends the task."""
+
 BATCH_BYTES = 4 * 1024 * 1024
-"""Approximate size of an Arrow batch in bytes.
+"""Approximate size of an Arrow batch in bytes, after the first ones.
 
 A million messages of 200 bytes took 0.8 s over one connection with this size, and 1.3 s with 1 or
 16 MiB.
@@ -161,14 +164,30 @@ def _batches(connection: Connection, query: str) -> Iterator[pa.RecordBatch]:
     The planner is kept from sorting. Each segment has an index in that order, even if the server
     does not know the segment's size yet. Nothing is compiled, which the costs of kinds of scans that are off would cause.
     """
-    with connection.cursor(adbc_stmt_kwargs={"adbc.postgresql.batch_size_hint_bytes": str(BATCH_BYTES)}) as cursor:
+    with connection.cursor(adbc_stmt_kwargs={"adbc.postgresql.batch_size_hint_bytes": str(FIRST_BYTES)}) as cursor:
         # With read committed the snapshot is taken after the lock, and what
         # `headrace_internal.require_range` sees is not older.
         cursor.executescript(
             "set transaction isolation level read committed; set local enable_seqscan = off; set local enable_bitmapscan = off; set local jit = off; set local max_parallel_workers_per_gather = 0"
         )
         cursor.execute(query)
-        yield from cursor.fetch_record_batch()
+        yield from _growing(cursor.fetch_record_batch())
+
+
+def _growing(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same rows in larger batches. Each is twice as large as the one before, up to `BATCH_BYTES`."""
+    import pyarrow as pa
+
+    parts: list[pa.RecordBatch] = []
+    size, limit = 0, FIRST_BYTES
+    for batch in batches:
+        parts.append(batch)
+        size += batch.nbytes
+        if size >= limit:
+            yield from pa.Table.from_batches(parts).combine_chunks().to_batches()
+            parts, size, limit = [], 0, min(limit * 2, BATCH_BYTES)
+    if parts:
+        yield from pa.Table.from_batches(parts).combine_chunks().to_batches()
 
 
 def _uncolumned(connection: Connection, query: str) -> Iterator[pa.RecordBatch]:
