@@ -86,3 +86,14 @@ def postmaster(backend: int) -> int | None:
 def children(process: int) -> list[int]:
     """The processes that this process has started, as the backends of a postmaster."""
     return [number for number, one in _processes().items() if one.parent == process]
+
+
+def descendants(process: int, name: str) -> list[int]:
+    """The processes below this process whose names begin like that."""
+    known = _processes()
+
+    def below(pid: int) -> list[int]:
+        own = [child for child, one in known.items() if one.parent == pid]
+        return own + [other for child in own for other in below(child)]
+
+    return [pid for pid in below(process) if known[pid].name.startswith(name)]
