@@ -13,12 +13,14 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def used(process: int) -> float:
-    """Seconds of a process with its threads, to the nanosecond. Raises `OSError` if it is gone, or on another machine."""
+    """Seconds of a process with its threads, to the nanosecond. Raises `OSError` if it is gone, or on another
+    machine."""
     return time.clock_gettime((~process << 3) | 2)  # the kernel's number of the clock of another process
 
 
 def busy() -> float:
-    """Seconds for which the processors of this machine have worked, or their host took them away. 0 if it does not tell."""
+    """Seconds for which the processors of this machine have worked, or their host took them away. 0 if it does not
+    tell."""
     try:
         fields = [int(field) for field in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
     except OSError:

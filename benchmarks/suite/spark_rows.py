@@ -9,8 +9,8 @@ if TYPE_CHECKING:
 
 
 def drained(frame: DataFrame) -> dict[str, Any]:
-    """Compute all columns of all rows, and discard them. Returns the number of rows, the sum of their seqs, and the bytes of
-    their payloads."""
+    """Compute all columns of all rows, and discard them. Returns the number of rows, the sum of their seqs, and the
+    bytes of their payloads."""
     from pyspark.sql import Observation
     from pyspark.sql import functions as sql
 

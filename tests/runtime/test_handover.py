@@ -1,4 +1,5 @@
-"""Processes of a consumer of batches share its keys: one that holds messages of them all gives some to one that has none."""
+"""Processes of a consumer of batches share its keys: one that holds messages of them all gives some to one that has
+none."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Clusters of Spark on this machine, with executors that share nothing with the tests: a standalone one, of a master and two
-workers, and Spark's `local-cluster`, whose master and workers are in the driver's Java.
+"""Clusters of Spark on this machine, with executors that share nothing with the tests: a standalone one, of a master
+and two workers, and Spark's `local-cluster`, whose master and workers are in the driver's Java.
 
 Each executor is a separate process, in its own directory. Its Python is an environment that has only what
 executors are documented to need: pyarrow and pandas. Headrace and the modules of a test are not in it.
@@ -253,7 +253,8 @@ def python_of_nodes(directory: Path, packages: tuple[str, ...] = ON_NODES) -> Pa
 
 
 def another_python(directory: Path) -> Path:
-    """Return a Python of another minor version: one that this machine has, or else this one, which says so of itself."""
+    """Return a Python of another minor version: one that this machine has, or else this one, which says so of
+    itself."""
     for minor in range(10, 20):
         path = shutil.which(f"python3.{minor}")
         if minor != sys.version_info.minor and path is not None and _says_version(path, f"3.{minor}"):

@@ -1,10 +1,10 @@
-"""The example for Spark Declarative Pipelines: a stream is the source of a table and of views, and another one is a sink. Each run
-takes what is new, once.
+"""The example for Spark Declarative Pipelines: a stream is the source of a table and of views, and another one is a
+sink. Each run takes what is new, once.
 
 Each run starts three JVMs, which is why this is part of the torture.
 
-A cluster is reached through a Connect server. Its Python has Headrace installed, since Spark shows a streaming source nothing
-that was sent.
+A cluster is reached through a Connect server. Its Python has Headrace installed, since Spark shows a streaming source
+nothing that was sent.
 """
 
 from __future__ import annotations

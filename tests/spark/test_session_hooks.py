@@ -1,4 +1,5 @@
-"""Hooks that prepare the Spark session of an app: before the first batch, and again when a session of Connect is replaced."""
+"""Hooks that prepare the Spark session of an app: before the first batch, and again when a session of Connect is
+replaced."""
 
 from __future__ import annotations
 

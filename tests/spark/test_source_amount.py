@@ -1,4 +1,5 @@
-"""What leaves Postgres for a read: hardly more rows and bytes than the query needs, as a proxy before Postgres counts them."""
+"""What leaves Postgres for a read: hardly more rows and bytes than the query needs, as a proxy before Postgres counts
+them."""
 
 from __future__ import annotations
 

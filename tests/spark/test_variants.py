@@ -1,4 +1,5 @@
-"""Payloads of unknown shape are read and written as variants, and payloads that grow fields are read by a wider schema."""
+"""Payloads of unknown shape are read and written as variants, and payloads that grow fields are read by a wider
+schema."""
 
 from __future__ import annotations
 

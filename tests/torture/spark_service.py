@@ -1,5 +1,6 @@
-"""A service whose Spark handler uses what modules of data engineers have: functions of `udf` and `pandas_udf` in the module,
-a broadcast variable and a broadcast table that are made once, and windows. Another handler writes its results into a table.
+"""A service whose Spark handler uses what modules of data engineers have: functions of `udf` and `pandas_udf` in the
+module, a broadcast variable and a broadcast table that are made once, and windows. Another handler writes its results
+into a table.
 
 The test copies this file beside its driver, which ships it to the executors.
 """

@@ -1,8 +1,8 @@
-"""Java, executors, their Python processes and drivers are killed under a handler with functions, windows and broadcast variables
-of its module. Each message is in its output stream and in a table once, and no attempt counts.
+"""Java, executors, their Python processes and drivers are killed under a handler with functions, windows and broadcast
+variables of its module. Each message is in its output stream and in a table once, and no attempt counts.
 
-`HEADRACE_TEST_KILLS=50 HEADRACE_TEST_SEED=7 make torture ARGS="tests/torture/test_spark_handlers.py -s"` kills more often, from
-this seed on.
+`HEADRACE_TEST_KILLS=50 HEADRACE_TEST_SEED=7 make torture ARGS="tests/torture/test_spark_handlers.py -s"` kills more
+often, from this seed on.
 """
 
 from __future__ import annotations

@@ -42,7 +42,8 @@ SHORT = ("tests/client", "tests/drivers", "tests/flow", "tests/model", "tests/ru
 """The tests of what is Python rather than SQL, for continuous integration."""
 
 _WITHOUT = ("spark", "delta", "iceberg", "ducklake")
-"""The extras that are left out, Spark and its tables. They are the largest by far, and have versions of Python of their own."""
+"""The extras that are left out, Spark and its tables. They are the largest by far, and have versions of Python of their
+own."""
 
 _OLDEST = 11
 """The second number of the oldest supported version."""

@@ -67,8 +67,8 @@ class Lanes(Generic[T]):
         self.on_ready = Signal()
         self.on_drained = Signal()
         self.over = False
-        # The first message of each lane that waits for an actor: of new lanes, and of those that an actor has returned. See
-        # `_older`.
+        # The first message of each lane that waits for an actor: of new lanes, and of those that an actor has returned.
+        # See `_older`.
         self._ready: deque[T] = deque()
         self._returned: deque[T] = deque()
         self._choices = 0
@@ -156,8 +156,8 @@ class Lanes(Generic[T]):
     def _older(self) -> deque[T]:
         """Choose between new and returned lanes, when both are ready: the lane with the older message.
 
-        Every eighth time it is the other one. After a seek back, the newer messages may be those of lost leases, and their
-        keys would wait until everything older is done.
+        Every eighth time it is the other one. After a seek back, the newer messages may be those of lost leases, and
+        their keys would wait until everything older is done.
         """
         self._choices += 1
         first, second = self._ready, self._returned
@@ -180,7 +180,8 @@ class Lanes(Generic[T]):
                 return None
             if self._returned or not self._ready:
                 return self.take()
-            # As in `take`. It is not called, since most lanes have one message, and a call costs as much as all of this.
+            # As in `take`. It is not called, since most lanes have one message, and a call costs as much as all of
+            # this.
             item = self._ready.popleft()
             if not self._ready:
                 self.on_drained()
@@ -199,8 +200,8 @@ class Lanes(Generic[T]):
         return run
 
     def take_runs(self, limit: int) -> tuple[list[T], list[Hashable]]:
-        """Take ready lanes with what waits behind their first messages, up to `limit` messages. Returns these messages, and
-        the lanes, which the actor keeps until it calls `return_lanes`."""
+        """Take ready lanes with what waits behind their first messages, up to `limit` messages. Returns these messages,
+        and the lanes, which the actor keeps until it calls `return_lanes`."""
         messages: list[T] = []
         lanes: list[Hashable] = []
         while len(messages) < limit and (item := self.take()) is not None:
@@ -217,10 +218,11 @@ class Lanes(Generic[T]):
         self._watched[lane] = refilled
 
     def return_lanes(self, lanes: Iterable[Hashable]) -> None:
-        """Return lanes that no actor works on any more. Those that have messages are ready again, the others are removed.
+        """Return lanes that no actor works on any more. Those that have messages are ready again, the others are
+        removed.
 
-        They become ready in the order of their messages. So the next batch completes the oldest leases, instead of taking
-        some messages of each.
+        They become ready in the order of their messages. So the next batch completes the oldest leases, instead of
+        taking some messages of each.
         """
         behind, watched = self._behind, self._watched
         returned: list[T] = []
@@ -251,8 +253,8 @@ class Lanes(Generic[T]):
         return taken
 
     def trim(self, keep: int) -> list[T]:
-        """Take out and return the last messages of lanes, while none is ready, so that at most `keep` messages wait. The
-        lanes with the most messages lose them."""
+        """Take out and return the last messages of lanes, while none is ready, so that at most `keep` messages wait.
+        The lanes with the most messages lose them."""
         queues = [(1 if type(w) is not deque else len(w), lane) for lane, w in self._behind.items() if w is not None]
         queues.sort(key=operator.itemgetter(0))
         taken: list[T] = []

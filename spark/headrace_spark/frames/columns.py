@@ -1,8 +1,8 @@
 """Builds Arrow arrays of a known Spark type from decoded Python values.
 
-Values are converted one column at a time, since row by row would be slow. A column is a tree like
-its type: a `ScalarColumn` of values, a `VariantColumn` of JSON texts, a `StructColumn` of named columns, an `ArrayColumn`
-of one column, or a `MapColumn` of two.
+Values are converted one column at a time, since row by row would be slow. A column is a tree like its type: a
+`ScalarColumn` of values, a `VariantColumn` of JSON texts, a `StructColumn` of named columns, an `ArrayColumn` of one
+column, or a `MapColumn` of two.
 """
 
 from __future__ import annotations

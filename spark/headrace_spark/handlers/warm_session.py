@@ -1,8 +1,8 @@
 """The warm Spark session of an app: made before the first batch is leased, and stopped with the app.
 
-If the session dies, the app drains and ends with an error, since objects in the user's modules, such as functions that were
-made by `udf`, belong to the dead session. A supervisor starts the process again. Objects of Spark Connect belong to no
-session, so there another session is made.
+If the session dies, the app drains and ends with an error, since objects in the user's modules, such as functions that
+were made by `udf`, belong to the dead session. A supervisor starts the process again. Objects of Spark Connect belong
+to no session, so there another session is made.
 
 Functions of the user prepare each session before the first batch, see `on_spark_session`.
 
@@ -208,10 +208,10 @@ def on_spark_session(app: App) -> Callable[[H], H]:
         def prepare(spark: SparkSession) -> None:
             spark.udf.register("in_cents", in_cents, "bigint")
 
-    The hook is called in a thread when the app starts. If it raises, the app does not start, and the error is raised unchanged.
-    A session of Spark Connect that is lost is replaced. Then the hook is called with the new session. If it raises there, the
-    batches are released, no attempt counts, and the hook is called again after a delay. Several hooks run in the order of
-    their declaration.
+    The hook is called in a thread when the app starts. If it raises, the app does not start, and the error is raised
+    unchanged. A session of Spark Connect that is lost is replaced. Then the hook is called with the new session. If it
+    raises there, the batches are released, no attempt counts, and the hook is called again after a delay. Several hooks
+    run in the order of their declaration.
 
     Args:
         app: the app of the Spark consumers. A Spark session is started with it, if there is none.

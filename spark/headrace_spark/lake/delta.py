@@ -1,8 +1,8 @@
 """The Delta log of an archive: readers of Delta Lake see its batches as versions of a table.
 
-The log lies in `_delta_log` beside the files, which stay where they are. The position of the table is stored as versions of
-application transactions (see "Transaction Identifiers" in the Delta transaction log protocol): that of the archive's id is the
-last batch, and that of its id with `/merges` is the last merge.
+The log lies in `_delta_log` beside the files, which stay where they are. The position of the table is stored as
+versions of application transactions (see "Transaction Identifiers" in the Delta transaction log protocol): that of the
+archive's id is the last batch, and that of its id with `/merges` is the last merge.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The DuckLake table of an archive.
 
-Its catalog is a schema of the stream's database, `headrace_lake_STREAM`. The files stay where they are. The position of the table
-is a row of the table `headrace_position` of the lake, which a commit changes together with the files. Of two
-transactions that change it DuckLake lets one fail. The row is small, so DuckLake keeps it in the catalog. Deletions from the
-table are not kept there, because a file of which all rows are deleted would then stay a part of it.
+Its catalog is a schema of the stream's database, `headrace_lake_STREAM`. The files stay where they are. The position of
+the table is a row of the table `headrace_position` of the lake, which a commit changes together with the files. Of two
+transactions that change it DuckLake lets one fail. The row is small, so DuckLake keeps it in the catalog. Deletions
+from the table are not kept there, because a file of which all rows are deleted would then stay a part of it.
 """
 
 from __future__ import annotations
@@ -122,7 +122,8 @@ class DuckLakeTable:
 
     @contextmanager
     def _lake(self) -> Iterator[DuckDBPyConnection]:
-        """A connection to the catalog, which is created if it does not exist. DuckDB's errors are raised as `CantKeepFiles`."""
+        """A connection to the catalog, which is created if it does not exist. DuckDB's errors are raised as
+        `CantKeepFiles`."""
         import duckdb
 
         lake = _connect()

@@ -200,7 +200,8 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 def _in_a_sentence(method: Method) -> Method:
-    """A method whose errors of a remote file system are raised as `CantKeepFiles`. Interruptions stay, since Spark looks for them."""
+    """A method whose errors of a remote file system are raised as `CantKeepFiles`. Interruptions stay, since Spark
+    looks for them."""
 
     @wraps(method)
     def call(self: Files, *args: Any) -> Any:
@@ -336,8 +337,8 @@ class HadoopFiles:
 
 
 def _context(jvm: Any, path: Any, configuration: Any) -> Any:
-    """Hadoop's FileContext, whose rename can't replace a file. None for a file system that has none, as Spark's checkpoints
-    may be on, too."""
+    """Hadoop's FileContext, whose rename can't replace a file. None for a file system that has none, as Spark's
+    checkpoints may be on, too."""
     from py4j.protocol import Py4JJavaError
 
     try:

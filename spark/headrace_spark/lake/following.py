@@ -1,8 +1,8 @@
 """Table formats that follow an archive: Delta Lake and others show its files as a table.
 
-The manifests of the archive commit its batches and merges, and a table follows them. Each commit of a table stores the position
-that the table then has, in the same transaction. A batch is thus in the table once, whenever a run is killed, and
-of two processes that commit the same batch one finds that the table has it.
+The manifests of the archive commit its batches and merges, and a table follows them. Each commit of a table stores the
+position that the table then has, in the same transaction. A batch is thus in the table once, whenever a run is killed,
+and of two processes that commit the same batch one finds that the table has it.
 """
 
 from __future__ import annotations

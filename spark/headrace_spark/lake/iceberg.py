@@ -1,12 +1,13 @@
 """The Iceberg table of an archive.
 
-Its catalog is the one that pyiceberg's own configuration calls `headrace`, or else tables in the database of the stream, in the
-form of Iceberg's JDBC catalog. Its metadata lies in `_headrace/iceberg`. The files stay where they are. They have no field ids, so
-the table maps columns by name, and the partition of a file, the day of `created_at`, follows from its statistics.
+Its catalog is the one that pyiceberg's own configuration calls `headrace`, or else tables in the database of the
+stream, in the form of Iceberg's JDBC catalog. Its metadata lies in `_headrace/iceberg`. The files stay where they are.
+They have no field ids, so the table maps columns by name, and the partition of a file, the day of `created_at`, follows
+from its statistics.
 
 The position of the table is in its properties, which a commit changes together with the snapshot. pyiceberg repeats a
-commit that another one has overtaken, on top of that one, and would add a batch that both have twice. The table's properties
-therefore switch that off.
+commit that another one has overtaken, on top of that one, and would add a batch that both have twice. The table's
+properties therefore switch that off.
 """
 
 from __future__ import annotations

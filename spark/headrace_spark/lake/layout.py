@@ -181,7 +181,8 @@ class Layout:
             CantKeepFiles: the files don't have `rows` rows.
         """
         names = [name for name in self.files.below(written) if name.endswith(".parquet") and not _hidden(name)]
-        # Where a directory is moved file by file, a task that Spark has given up may still add its files to those of the next attempt.
+        # Where a directory is moved file by file, a task that Spark has given up may still add its files to those of
+        # the next attempt.
         if (there := sum(self.files.rows(f"{written}/{name}") for name in names)) != rows:
             raise CantKeepFiles(
                 f"The files of {what} in {self.files.root!r} have {there} rows, and {rows} were written. Nothing of it is committed. Run it"

@@ -1,15 +1,16 @@
-"""The log of an archive's merges: larger files replace small ones, and each message is in the archive once at any moment.
+"""The log of an archive's merges: larger files replace small ones, and each message is in the archive once at any
+moment.
 
       _headrace/merged/0000000003-1a2b3c4d/day=2026-11-21/part-….parquet     merged files, hidden from a listing
       _headrace/merges/0000000003.json          a committed merge: its files, and those that they replace
       _headrace/merges/0000000003.announced     when all tables had the merge
 
-A merge is committed by its manifest, like a batch. Readers of the manifests, and the tables, use its files from then on. The
-files that it replaces stay for a grace time, because readers may have opened them. Until they are deleted, a listing of the
-archive shows them, so the merged files are hidden. After the grace time a second merge follows: the hidden files are written
-again, the small files are deleted, and the copies become visible in the directory of the day. The hidden files
-stay for another grace time. A listing thus shows no row twice. Between the deletion and the end of that merge it lacks rows,
-as while a batch is moved.
+A merge is committed by its manifest, like a batch. Readers of the manifests, and the tables, use its files from then
+on. The files that it replaces stay for a grace time, because readers may have opened them. Until they are deleted, a
+listing of the archive shows them, so the merged files are hidden. After the grace time a second merge follows: the
+hidden files are written again, the small files are deleted, and the copies become visible in the directory of the day.
+The hidden files stay for another grace time. A listing thus shows no row twice. Between the deletion and the end of
+that merge it lacks rows, as while a batch is moved.
 
 The files of the last batch are never merged: a run of the archive may still be moving them.
 """
@@ -149,8 +150,8 @@ class Merges:
                 self._files.create(_announcement_of(number), now.isoformat().encode())
 
     def due(self, merges: Iterable[Merge], time: datetime) -> list[Merge]:
-        """The merges which the tables had at a time, and whose work is not done: hidden files still exist that they have, or
-        that they replace."""
+        """The merges which the tables had at a time, and whose work is not done: hidden files still exist that they
+        have, or that they replace."""
         present = self._directories()
         pending = (
             merge for merge in merges if (merge.written if merge.hidden else _directory(merge.replaces[0])) in present

@@ -104,8 +104,8 @@ def _given(database: str | None) -> dict[str, str]:
 
 
 def _drawn(layout: Layout, options: Options) -> int:
-    """Return the last seq that the stream has drawn. By the last offset in the archive's checkpoint, check that the stream is
-    the one that was archived."""
+    """Return the last seq that the stream has drawn. By the last offset in the archive's checkpoint, check that the
+    stream is the one that was archived."""
     queries = Queries(options.place, patience=options.settle_timeout)
     try:
         (found,) = queries.streams(options)

@@ -40,8 +40,8 @@ def merge(
     A day is closed when it is over in UTC. The files of the archive's last batch stay as they are. The tables of the
     archive follow. An archive run may be at work meanwhile.
 
-    The first run after the grace time deletes the files that were replaced. Readers that opened them must have ended by then.
-    A listing of the archive shows the larger files from then on.
+    The first run after the grace time deletes the files that were replaced. Readers that opened them must have ended by
+    then. A listing of the archive shows the larger files from then on.
 
     Args:
         path: the directory or the URL of the archive.

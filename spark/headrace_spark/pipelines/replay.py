@@ -198,7 +198,8 @@ def _replay_files(spark: SparkSession, step: _Step, source: Layout, files: Files
 
 
 def _rows_of(spark: SparkSession, source: Layout, batch: Manifest) -> DataFrame:
-    """The rows of a batch. The merges are read again for each batch, because a replay may last longer than replaced files stay."""
+    """The rows of a batch. The merges are read again for each batch, because a replay may last longer than replaced
+    files stay."""
     from pyspark.sql import functions as sql
 
     places = [part.place for part in current([batch], Merges(source).all())]

@@ -55,7 +55,8 @@ class BatchCallback:
 
 
 def is_interruption(text: str) -> bool:
-    """Return whether the text of an error from Java is that of a thread which was interrupted, as when a query is stopped."""
+    """Return whether the text of an error from Java is that of a thread which was interrupted, as when a query is
+    stopped."""
     return _INTERRUPTION.search(text) is not None
 
 

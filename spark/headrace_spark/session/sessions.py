@@ -62,9 +62,9 @@ def session(settings: SparkSettings | None = None, **conf: str) -> SparkSession:
     """Return the process's Spark session, with the data source `headrace` registered, and make it the active session of
     this thread. A thread that writes streams must call this or `register` first.
 
-    The first call makes it, and it is kept. The lag of its streaming queries is reported, as `report_lag` does it, unless it
-    is of Spark Connect. A session that the process already has, made by `SparkSession.builder` or by a notebook, is used
-    unchanged.
+    The first call makes it, and it is kept. The lag of its streaming queries is reported, as `report_lag` does it,
+    unless it is of Spark Connect. A session that the process already has, made by `SparkSession.builder` or by a
+    notebook, is used unchanged.
 
     Args:
         settings: how to make it. Settings that they leave out come from the environment
@@ -150,7 +150,8 @@ def interrupt_start() -> None:
 
 
 def _report_lag(current: _Current) -> None:
-    """Report the lag of a session that was made here, unless that is done. A report over Connect would keep a request open."""
+    """Report the lag of a session that was made here, unless that is done. A report over Connect would keep a request
+    open."""
     if current.resolved is None or current.lag is not None or is_connect(current.spark):
         return
     try:
@@ -182,8 +183,8 @@ def _end_lag(current: _Current) -> None:
 
 
 def register(spark: SparkSession) -> None:
-    """Register the data source `headrace` in a session that `session` didn't make, and make it the active session of this
-    thread.
+    """Register the data source `headrace` in a session that `session` didn't make, and make it the active session of
+    this thread.
 
     Both classic sessions and those of Spark Connect are supported.
     """
@@ -195,8 +196,8 @@ def register(spark: SparkSession) -> None:
 def _activate(spark: SparkSession) -> None:
     """Make a session the active one of this thread.
 
-    For a write, Spark looks up data sources in Python only in the active session of the thread. That is the session that
-    the thread has made, or none.
+    For a write, Spark looks up data sources in Python only in the active session of the thread. That is the session
+    that the thread has made, or none.
     """
     if not is_connect(spark):
         jvm: Any = spark._jvm
@@ -279,8 +280,8 @@ def _make(resolved: Resolved) -> _Current:
 
 
 def _equip(current: _Current, ship: Sequence[str], wait: float) -> None:
-    """Check that the executors fit this process, and send them code if `ship` names some. The first of them has `wait` seconds
-    to be there.
+    """Check that the executors fit this process, and send them code if `ship` names some. The first of them has `wait`
+    seconds to be there.
 
     Raises:
         SparkUnavailable: something does not fit. The message says what would be right.

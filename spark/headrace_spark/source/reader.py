@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 log = Log("headrace.spark")
 
 FIRST_BYTES = 64 * 1024
-"""Approximate size of the first Arrow batch of a query in bytes. Spark needs no other one for `take(1)`, and ends the task."""
+"""Approximate size of the first Arrow batch of a query in bytes. Spark needs no other one for `take(1)`, and ends the
+task."""
 
 BATCH_BYTES = 4 * 1024 * 1024
 """Approximate size of an Arrow batch in bytes, after the first ones.
@@ -161,8 +162,8 @@ class _Counted:
 def _batches(connection: Connection, query: str) -> Iterator[pa.RecordBatch]:
     """The rows of a query.
 
-    The planner is kept from sorting. Each segment has an index in that order, even if the server
-    does not know the segment's size yet. Nothing is compiled, which the costs of kinds of scans that are off would cause.
+    The planner is kept from sorting. Each segment has an index in that order, even if the server does not know the
+    segment's size yet. Nothing is compiled, which the costs of kinds of scans that are off would cause.
     """
     with connection.cursor(adbc_stmt_kwargs={"adbc.postgresql.batch_size_hint_bytes": str(FIRST_BYTES)}) as cursor:
         # With read committed the snapshot is taken after the lock, and what
@@ -205,8 +206,8 @@ def _uncolumned(connection: Connection, query: str) -> Iterator[pa.RecordBatch]:
 def _end_in_silence() -> None:
     """Print no traceback when this process ends.
 
-    Spark has closed its end of a task's pipe, since it has all the rows that it needs, as for `take(1)`. PySpark then ends
-    the process, and prints that it could not flush (`pyspark.daemon.worker`).
+    Spark has closed its end of a task's pipe, since it has all the rows that it needs, as for `take(1)`. PySpark then
+    ends the process, and prints that it could not flush (`pyspark.daemon.worker`).
     """
     sys.stderr = StringIO()
 

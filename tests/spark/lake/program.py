@@ -1,4 +1,5 @@
-"""Programs of the tests of lakes, each a separate process with a session that has S3A. They print what they found as JSON."""
+"""Programs of the tests of lakes, each a separate process with a session that has S3A. They print what they found as
+JSON."""
 
 from __future__ import annotations
 
@@ -51,7 +52,8 @@ def publish(written: Written, count: int) -> None:
             from last, generate_series(1, {count}) as g"""
     )
     written.fetch(
-        """update headrace_streams.orders set created_at = timestamptz '2030-01-01 12:00:00+00' + seq % 2 * interval '1 day'
+        """update headrace_streams.orders set created_at = timestamptz '2030-01-01 12:00:00+00' + seq % 2 * interval '1
+        day'
            where created_at < '2030-01-01'"""
     )
 
@@ -73,8 +75,8 @@ def listed() -> list[int]:
 
 
 def cuts(endpoint: str, dsn: str, *names: str) -> None:
-    """Archive a stream, cut off at each of these points once. Whatever was cut, no row is listed twice, and the next run
-    completes it. Then read the history, give the archive tables, merge its files, and replay it."""
+    """Archive a stream, cut off at each of these points once. Whatever was cut, no row is listed twice, and the next
+    run completes it. Then read the history, give the archive tables, merge its files, and replay it."""
     from deltalake import DeltaTable
     from pyiceberg.catalog.sql import SqlCatalog
 

@@ -32,7 +32,8 @@ ASK = 1.0
 call reports changes."""
 
 SCARCE = 4
-"""From this part of `max_ack_pending` on, outcomes are settled at once, because they make room for this process or others."""
+"""From this part of `max_ack_pending` on, outcomes are settled at once, because they make room for this process or
+others."""
 
 
 class Fetcher:
@@ -117,7 +118,8 @@ class Fetcher:
             self._wake_for_room()
 
     def _wake_for_room(self) -> None:
-        """End the rest after a call for free keys: now if messages of any key may be leased, or soon, since a key may be free."""
+        """End the rest after a call for free keys: now if messages of any key may be leased, or soon, since a key may
+        be free."""
         if self._lanes.waiting <= self._lanes.low_water:
             self.wake()
         elif self._alarm is None:
@@ -189,8 +191,8 @@ class Fetcher:
     def _want_of_free_keys(self, room: int) -> int:
         """Return how many messages of free keys to lease, because no message in the buffer can start.
 
-        Then slow keys keep the buffer's size at most, or three quarters of it where `max_ack_pending` has no room for others.
-        More than half is left, so that these are not leased again at once.
+        Then slow keys keep the buffer's size at most, or three quarters of it where `max_ack_pending` has no room for
+        others. More than half is left, so that these are not leased again at once.
         """
         spare, target = self._intake.spare, self._demand.target
         self._slow_keys.observe(self._clock(), self.leased)

@@ -1,8 +1,9 @@
 """The handover of messages that wait in this process to one that has none.
 
-The messages of a key are in order, so a key stays with the process that holds messages of it. A process that handles large
-batches buffers the next one, and may hold messages of all keys. Then the others find no key that is free. So it looks for
-them, and releases the keys that no handler is at. It keeps the keys of the batch at work, so that each process soon has keys of its own.
+The messages of a key are in order, so a key stays with the process that holds messages of it. A process that handles
+large batches buffers the next one, and may hold messages of all keys. Then the others find no key that is free. So it
+looks for them, and releases the keys that no handler is at. It keeps the keys of the batch at work, so that each
+process soon has keys of its own.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ class HandoverPace:
     SHORTEST, LONGEST = 1.0, 60.0
     """Seconds from one look to the next."""
     PAUSE = 0.6
-    """Seconds without a lease call after messages were released. An idle process calls within half a second of a notification,
-    see `NotificationBackoff`."""
+    """Seconds without a lease call after messages were released. An idle process calls within half a second of a
+    notification, see `NotificationBackoff`."""
 
     def __init__(self) -> None:
         self._interval = self.SHORTEST
@@ -76,7 +77,8 @@ class Handover:
         self._clock = consumer.time.clock
 
     async def offer(self) -> bool:
-        """If another process has no messages, release those of the keys that wait for an actor. Call it between lease calls.
+        """If another process has no messages, release those of the keys that wait for an actor. Call it between lease
+        calls.
 
         Returns whether any were released. The next lease call must wait for `HandoverPace.PAUSE`.
 

@@ -57,7 +57,8 @@ LIMITED = 5.0
 """Seconds for which a consumer counts as held by its rate limit after a lease call found no token."""
 
 CHECK_OUT = 1.0
-"""Seconds that the check-out may take at the end. Without it, a crash of the database makes others wait for this process."""
+"""Seconds that the check-out may take at the end. Without it, a crash of the database makes others wait for this
+process."""
 
 
 class Pipeline:
@@ -254,8 +255,8 @@ class Pipeline:
             self._batches.allow_waiting(patient)
 
     def cancel(self, cancelled: Mapping[int, Iterable[int]]) -> None:
-        """Settle messages that an operator has cancelled, given by lease, without handling them, and stop the handlers that
-        are at them. Those of other consumers are ignored."""
+        """Settle messages that an operator has cancelled, given by lease, without handling them, and stop the handlers
+        that are at them. Those of other consumers are ignored."""
         if self.in_flight.note_cancelled(cancelled):
             self.actors.stop_cancelled()
 
@@ -294,8 +295,8 @@ class Pipeline:
         return self.governor.decision.reason
 
     def _scaling(self) -> dict[str, Any]:
-        """Return the reason for the number of actors, the latest decisions, the percentiles of what messages take, and the
-        state of the circuit breaker if there is one."""
+        """Return the reason for the number of actors, the latest decisions, the percentiles of what messages take, and
+        the state of the circuit breaker if there is one."""
         now = self._clock()
         reason = self._reason(now)
         decisions = [
