@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from headrace.model.errors import ConfigurationError
@@ -22,19 +23,28 @@ _SETTINGS = {
 }
 
 
-def check_form(rows_per_file: int, compression: str) -> None:
-    """Check the settings of the files. Raises `ConfigurationError`."""
-    if compression not in COMPRESSIONS:
-        raise ConfigurationError(
-            f"compression={compression!r} is invalid. It must be one of {', '.join(COMPRESSIONS)}."
-        )
-    if rows_per_file < 1:
-        raise ConfigurationError(f"rows_per_file={rows_per_file} is invalid. It must be at least 1.")
+@dataclass(frozen=True)
+class Form:
+    """The form of files. Raises `ConfigurationError` if it is invalid.
+
+    Attributes:
+        rows_per_file: maximum number of rows in a file.
+        compression: one of `COMPRESSIONS`.
+    """
+
+    rows_per_file: int
+    compression: str
+
+    def __post_init__(self) -> None:
+        if self.compression not in COMPRESSIONS:
+            raise ConfigurationError(
+                f"compression={self.compression!r} is invalid. It must be one of {', '.join(COMPRESSIONS)}."
+            )
+        if self.rows_per_file < 1:
+            raise ConfigurationError(f"rows_per_file={self.rows_per_file} is invalid. It must be at least 1.")
 
 
-def write_files(
-    rows: DataFrame, directory: str, rows_per_file: int, compression: str, partition_by: Sequence[str] = ()
-) -> tuple[int, int, int]:
+def write_files(rows: DataFrame, directory: str, form: Form, partition_by: Sequence[str] = ()) -> tuple[int, int, int]:
     """Write rows to files in a directory.
 
     Returns:
@@ -50,8 +60,8 @@ def write_files(
     with _settings(rows.sparkSession):
         (
             counted.write.partitionBy(*partition_by)
-            .option("maxRecordsPerFile", rows_per_file)
-            .option("compression", compression)
+            .option("maxRecordsPerFile", form.rows_per_file)
+            .option("compression", form.compression)
             .option("parquet.block.size", _ROW_GROUP)
             .option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
             .parquet(directory)

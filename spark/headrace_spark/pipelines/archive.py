@@ -21,7 +21,7 @@ from headrace.model.specs import ConsumerSpec
 from headrace_spark.lake.files import files_at
 from headrace_spark.lake.following import Archive, check_formats, keep_tables, update_tables
 from headrace_spark.lake.layout import Identity, Layout
-from headrace_spark.lake.parquet import ROWS_PER_FILE, check_form, write_files
+from headrace_spark.lake.parquet import ROWS_PER_FILE, Form, write_files
 from headrace_spark.pipelines.database import Database, open_database
 from headrace_spark.pipelines.running import Report, follow, timed, triggered
 from headrace_spark.pipelines.streams import Selection, confirm, stream_of
@@ -99,7 +99,9 @@ def archive(
         ConfigurationError: a setting is invalid.
         StoreUnavailable: the database can't be reached.
     """
-    _check(compression, rows_per_file, max_rows)
+    form = Form(rows_per_file, compression)
+    if max_rows < 1:
+        raise ConfigurationError(f"max_rows={max_rows} is invalid. It must be at least 1.")
     selection = Selection(
         stream=stream,
         filters=check_filters(filter),
@@ -128,7 +130,7 @@ def archive(
             kept = Archive(id=archive_id, stream=stream, root=layout.files.root, database=database_connection.url)
             keep_tables(layout, formats)
             update_tables(kept, layout, formats)
-            batch_writer = _BatchWriter(kept, formats, rows_per_file, compression)
+            batch_writer = _BatchWriter(kept, formats, form)
             if consumer is not None:
                 _ensure_consumer(database_connection, selection, consumer)
             rows = stream_of(spark, database_connection.url, selection)
@@ -153,11 +155,10 @@ def _run(writer: DataStreamWriter, layout: Layout, report: Report) -> None:
 class _BatchWriter:
     """Writes a batch. It holds only plain values, since Spark Connect sends it to the server."""
 
-    def __init__(self, kept: Archive, formats: Sequence[str], rows_per_file: int, compression: str) -> None:
+    def __init__(self, kept: Archive, formats: Sequence[str], form: Form) -> None:
         self._archive = kept
         self._formats = formats
-        self._rows_per_file = rows_per_file
-        self._compression = compression
+        self._form = form
 
     def __call__(self, batch: DataFrame, number: int) -> None:
         spark = batch.sparkSession
@@ -171,9 +172,7 @@ class _BatchWriter:
     def _write_and_commit(self, batch: DataFrame, number: int, layout: Layout) -> None:
         written = layout.begin(number)
         directory = f"{layout.files.root}/{written}"
-        rows, first, last = write_files(
-            batch.withColumn("day", _day()), directory, self._rows_per_file, self._compression, ["day"]
-        )
+        rows, first, last = write_files(batch.withColumn("day", _day()), directory, self._form, ["day"])
         if rows:
             layout.commit(number, written, rows, first, last)
         else:
@@ -186,12 +185,6 @@ def _day() -> Any:
 
     days = sql.floor(sql.unix_micros("created_at") / sql.lit(86_400_000_000)).cast("int")
     return sql.date_add(sql.lit("1970-01-01").cast("date"), days)
-
-
-def _check(compression: str, rows_per_file: int, max_rows: int) -> None:
-    check_form(rows_per_file, compression)
-    if max_rows < 1:
-        raise ConfigurationError(f"max_rows={max_rows} is invalid. It must be at least 1.")
 
 
 def _identity_filters(filters: Sequence[str]) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from headrace_spark.lake.files import CantKeepFiles, files_at
 from headrace_spark.lake.following import Archive, check_formats, existing_formats, update_tables
 from headrace_spark.lake.layout import Layout, is_of_a_batch
 from headrace_spark.lake.merges import Merge, Merges, Written, day_of, is_closed
-from headrace_spark.lake.parquet import COLUMNS, ROWS_PER_FILE, check_form, write_files
+from headrace_spark.lake.parquet import COLUMNS, ROWS_PER_FILE, Form, write_files
 from headrace_spark.pipelines.database import open_database
 from headrace_spark.pipelines.running import Report, timed, translated_errors
 from headrace_spark.session import session
@@ -63,7 +63,7 @@ def merge(
         ConfigurationError: a setting is invalid, or a package for a table of the archive is missing.
         StoreUnavailable: the database can't be reached.
     """
-    check_form(rows_per_file, compression)
+    form = Form(rows_per_file, compression)
     period = timedelta(seconds=seconds(grace, "grace"))
     if period < timedelta(0):
         raise ConfigurationError(f"grace={grace!r} is invalid. It must be at least 0 seconds.")
@@ -82,7 +82,7 @@ def merge(
                 id=identity.id, stream=identity.stream, root=layout.files.root, database=database_connection.url
             )
             clock = (lambda: datetime.now(UTC)) if now is None else (lambda: now)
-            _Merger(spark, layout, kept, rows_per_file, compression, clock, report).run(period)
+            _Merger(spark, layout, kept, form, clock, report).run(period)
     return report
 
 
@@ -90,14 +90,18 @@ class _Merger:
     """Merges the files of one archive. No other process may be merging it."""
 
     def __init__(
-        self, spark: SparkSession, layout: Layout, archive: Archive, rows_per_file: int, compression: str,
-        clock: Callable[[], datetime], report: Report,
-    ) -> None:  # fmt: skip
+        self,
+        spark: SparkSession,
+        layout: Layout,
+        archive: Archive,
+        form: Form,
+        clock: Callable[[], datetime],
+        report: Report,
+    ) -> None:
         self._spark = spark
         self._layout = layout
         self._archive = archive
-        self._rows_per_file = rows_per_file
-        self._compression = compression
+        self._form = form
         self._clock = clock
         self._report = report
         self._merges = Merges(layout)
@@ -138,9 +142,8 @@ class _Merger:
                 days[day_of(name)] = [
                     f"{name}/{file}" for file in self._layout.files.names(name) if is_of_a_batch(file)
                 ]
-        batches = (
-            self._layout.batches()
-        )  # after the files, so that all files are of these, and complete but for the last
+        # Read after the files, so that all files are of these batches, and complete but for the last one's.
+        batches = self._layout.batches()
         last = self._layout.manifest(batches[-1]) if batches else None
         apart = {place for merge in merges for place in merge.replaces}
         apart |= set(last.files.values()) if last is not None else set()
@@ -152,11 +155,11 @@ class _Merger:
         """Write the rows of files of one day to new files, sorted by seq."""
         rows = self._spark.read.parquet(*self._layout.paths(places)).select(*COLUMNS)
         count = rows.count()
-        parts = -(-count // self._rows_per_file)
+        parts = -(-count // self._form.rows_per_file)
         ranges = rows.repartitionByRange(parts, "seq") if parts > 1 else rows.coalesce(1)
         directory = self._merges.begin()
         target = f"{self._layout.files.root}/{directory}/day={day_of(places[0])}"
-        found = write_files(ranges.sortWithinPartitions("seq"), target, self._rows_per_file, self._compression)
+        found = write_files(ranges.sortWithinPartitions("seq"), target, self._form)
         return Written(directory, self._layout.written_files(directory, count, "the merge"), *found)
 
     def _commit(self, written: Written, places: Sequence[str], *, visible: bool) -> None:
