@@ -15,7 +15,7 @@ from headrace.model.log import Log
 from headrace.model.records import Batch
 from headrace.runtime.leasing.empty_calls import EmptyCalls
 from headrace.runtime.leasing.lease_calls import LeaseCalls
-from headrace.runtime.pipeline.handover import Handover, HandoverPace
+from headrace.runtime.pipeline.handover import HandoverPace
 from headrace.runtime.pipeline.intake import Intake
 from headrace.runtime.pipeline.shared import Shared
 from headrace.runtime.settling.breaker import PipelineBreaker
@@ -44,7 +44,6 @@ class Fetcher:
         settler: reports settled messages.
         verifier: compares the leases with the store, before the first lease call and in each doubt.
         breaker: the consumer's circuit breaker, if it has one.
-        handover: releases messages to processes that have none. None for a consumer of single messages.
 
     Attributes:
         calls: the lease calls, and the rests between them.
@@ -64,7 +63,6 @@ class Fetcher:
         settler: Settler,
         verifier: Verifier,
         breaker: PipelineBreaker | None = None,
-        handover: Handover | None = None,
     ) -> None:
         self._consumer = consumer
         self._settings = consumer.settings
@@ -77,7 +75,7 @@ class Fetcher:
         self._limit = shared.subscriptions.lease_calls
         self._instruments = shared.instruments
         self._breaker = breaker
-        self._handover = handover
+        self._handover = intake.handover
         subscription, timings = shared.subscriptions.subscription(consumer.id), shared.timings.leasing
         self.calls = LeaseCalls(shared.database, consumer.id, subscription, clock=self._clock, timings=timings)
         self._reader = shared.reads.reader(self.calls)

@@ -12,6 +12,7 @@ from headrace.model.records import Batch
 from headrace.runtime.execution.actors import Actors
 from headrace.runtime.instruments import Sample
 from headrace.runtime.messages.message import Message
+from headrace.runtime.pipeline.handover import Handover
 from headrace.runtime.settling.acknowledger import Acknowledger
 from headrace.runtime.settling.breaker import PipelineBreaker
 from headrace.runtime.stored_consumer import LeasedMessages, StoredConsumer
@@ -24,6 +25,7 @@ class Intake:
         actors: woken for the messages.
         acknowledger: takes the messages back that may not start.
         breaker: the consumer's circuit breaker, if it has one.
+        handover: releases messages to processes that have none. None for a consumer of single messages.
         sample: chooses the messages that telemetry observes. None if it observes all or none.
     """
 
@@ -34,8 +36,10 @@ class Intake:
         actors: Actors,
         acknowledger: Acknowledger,
         breaker: PipelineBreaker | None,
+        handover: Handover | None = None,
         sample: Sample | None = None,
     ) -> None:
+        self.handover = handover
         self._settings = consumer.settings
         self._lanes = leased.lanes
         self._actors = actors

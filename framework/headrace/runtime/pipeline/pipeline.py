@@ -161,8 +161,8 @@ class Pipeline:
 
         # From the store to lanes
         handover = None if self._batches is None else Handover(stored, leased, acknowledger)
-        intake = Intake(stored, leased, self.actors, acknowledger, self.breaker, sample)
-        self.fetcher = Fetcher(shared, stored, leased, intake, self.settler, verifier, self.breaker, handover)
+        intake = Intake(stored, leased, self.actors, acknowledger, self.breaker, handover, sample)
+        self.fetcher = Fetcher(shared, stored, leased, intake, self.settler, verifier, self.breaker)
 
         self.on_gone = Signal()
         if shared.instruments is not None:
