@@ -65,7 +65,7 @@ def check_known(old: Iterable[str], known: Iterable[str], root: str) -> None:
     if lacking := set(old) - set(known):
         raise CantKeepFiles(
             f"The table of the archive in {root!r} does not have the file {min(lacking)!r}. Another program has compacted it, and rows"
-            " would be there twice. Drop the table. The next run of the archive creates it anew."
+            " would be there twice. Drop the table. The next run of the archive creates it again."
         )
 
 
