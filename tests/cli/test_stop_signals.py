@@ -119,7 +119,9 @@ def test_the_third_signal_ends_a_process_whose_handler_hangs_and_names_it(
         assert running.end() == -signal.SIGINT
     (named,) = (line for line in running.lines if "handler did not stop" in line)
     assert f"orders/{hangs} {hangs}.7 #1" in named
-    assert f"service.py:{number} in " in named
+    (place,) = re.findall(r"service\.py:(\d+) in ", named)
+    # A handler that catches its cancellation is cancelled again and again, so it may be at any line of its loop.
+    assert abs(int(place) - number) <= (2 if hangs == "stubborn" else 0)
 
 
 def test_a_closed_terminal_drains_however_often_it_says_so(commands: Commands, dsn: str) -> None:
