@@ -87,9 +87,9 @@ class Settler:
         await self._news.wait(None if due is None else max(0.0, due - self._clock()) + TIMER_STEP)
 
     async def _send(self, parcel: Parcel, database_retry: DatabaseRetry) -> None:
-        doubtful, stored, verified = False, True, self._verifier.count
+        doubtful, stored = False, True
         while True:
-            history = self._in_flight.history
+            history, sent = self._in_flight.history, {lease.id for lease in parcel.ending}
             try:
                 lost = await self._settle(parcel)
                 break
@@ -116,8 +116,8 @@ class Settler:
         if lost:
             await self._consumer.still_exists()
         self._in_flight.settled(parcel, lost)
-        if self._verifier.count > verified and any(lease.hold for lease in parcel.ending):
-            # It may have become a hold while it was settled. Then the hold is left in the store.
+        if any(lease.hold and lease.id not in sent for lease in parcel.ending):
+            # It became a hold while it was settled, which is left in the store.
             with suppress(StoreUnavailable, UnknownConsumer):
                 await self._verifier.verify()
         self._report(lost)

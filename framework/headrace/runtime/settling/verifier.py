@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from uuid import UUID
 
 import anyio
@@ -22,8 +23,8 @@ class Verifier:
     """Checks in, see `check_in.sql`.
 
     Attributes:
-        count: how often the leases were verified. A lease call that was under way meanwhile may have brought
-            messages that were released.
+        count: the beginnings and ends of verifications. A lease call during which it rose may have brought messages
+            that were released.
     """
 
     def __init__(self, consumer: StoredConsumer, in_flight: InFlightTracker[Message]) -> None:
@@ -82,14 +83,16 @@ class Verifier:
         before, known = self._in_flight.history, None
         held = [lease for lease in self._in_flight.leases.values() if not lease.lost]
         while True:
-            began = self._clock()
+            began, asked = self._clock(), set(self._in_flight.leases)
             answer = await store.check_in(
                 self._database, self._owner, self._open(), known, before=before, now=self._now()
             )
-            kept = self._compare(answer, rewound=answer.history != before)
-            if kept == answer.leases.keys():
+            fresh = self._in_flight.leases.keys() - asked
+            kept = self._compare(answer, fresh if known is None else set(), rewound=answer.history != before)
+            if kept == answer.leases.keys() and fresh <= kept:
                 break
             known = list(kept)
+        self.count += 1
         self._in_flight.verified(answer.history, began + self._settings.spec.ack_wait)
         lost = sum(lease.lost and lease.left > 0 for lease in held)
         if answer.history == before:
@@ -114,11 +117,12 @@ class Verifier:
             if isinstance(lane, str)
         ]
 
-    def _compare(self, answer: store.CheckIn, *, rewound: bool) -> set[int]:
-        """Mark leases as lost, and return the ids of those and of the holds that the store has to keep."""
+    def _compare(self, answer: store.CheckIn, fresh: Collection[int], *, rewound: bool) -> set[int]:
+        """Mark leases as lost, and return the ids of those and of the holds that the store has to keep. `fresh`: the leases
+        that came after the store was asked. It has released none of them."""
         in_flight = self._in_flight
         for lease in list(in_flight.leases.values()):
-            if lease.id in answer.holds or lease.id not in answer.leases:
+            if lease.id in answer.holds or (lease.id not in answer.leases and lease.id not in fresh):
                 in_flight.lose(lease, answer.holds.get(lease.id))
         void = []
         if rewound:

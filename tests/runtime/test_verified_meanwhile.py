@@ -1,0 +1,107 @@
+"""Leases are verified while others are settled or come: none is left in the store, and none is given up."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import anyio
+import pytest
+
+from headrace import App, store
+from headrace.runtime.pipeline.pipeline import Pipeline
+from tests.runtime.running import Gate, Seen, eventually, running, seek
+
+pytestmark = pytest.mark.asyncio
+
+SOON = 10.0
+"""Seconds. A lease that is left in the store ends after 30."""
+
+
+class Answers:
+    """The answers of check-ins, which arrive late once `hold` was called."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._check_in = store.check_in
+        self.gate: Gate | None = None
+        monkeypatch.setattr(store, "check_in", self._late)
+
+    def hold(self) -> Gate:
+        self.gate = Gate()
+        return self.gate
+
+    async def _late(self, *args: Any, **named: Any) -> store.CheckIn:
+        gate, self.gate = self.gate, None
+        answer = await self._check_in(*args, **named)
+        if gate is not None:
+            await gate.wait()
+        return answer
+
+
+def pipeline_of(app: App) -> Pipeline:
+    (pipeline,) = app._service.pipelines
+    return pipeline
+
+
+async def test_a_lease_that_becomes_a_hold_while_it_is_settled_is_not_left_in_the_store(
+    dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app, seen, work, answers = App(dsn, streams=["orders"]), Seen(), Gate(), Answers(monkeypatch)
+    settle, settled = store.settle, asyncio.Event()
+
+    @app.consumer("orders")
+    async def ship(number: int) -> None:
+        seen.note(number)
+        await work.wait()
+
+    async with running(app):
+        in_flight, verifier = pipeline_of(app).in_flight, pipeline_of(app).fetcher._verifier
+
+        async def has_hold() -> bool:
+            return any(lease.hold for lease in in_flight.leases.values())
+
+        async def settle_meanwhile(*args: Any, **named: Any) -> Any:
+            lost = await settle(*args, **named)
+            if not settled.is_set():
+                settled.set()
+                await eventually(has_hold)
+            return lost
+
+        await app.publish("orders", "a", 1)
+        await work.until(1)
+        await seek(app, "ship")  # the lease ends
+        late = answers.hold()
+        verifying = asyncio.create_task(verifier.verify())
+        await late.until(1)
+        monkeypatch.setattr(store, "settle", settle_meanwhile)
+        work.open()
+        await settled.wait()
+        late.open()
+        await verifying
+        with anyio.fail_after(SOON):
+            await app.idle()
+    assert seen.notes == [1, 1]
+
+
+async def test_a_lease_that_comes_while_others_are_verified_stays(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    app, seen, work, answers = App(dsn, streams=["orders"]), Seen(), Gate(), Answers(monkeypatch)
+
+    @app.consumer("orders")
+    async def ship(number: int) -> None:
+        seen.note(number)
+        await work.wait()
+
+    async with running(app):
+        await app.idle()
+        late = answers.hold()
+        verifying = asyncio.create_task(pipeline_of(app).fetcher._verifier.verify())
+        await late.until(1)
+        await app.publish("orders", "a", 1)
+        await work.until(1)
+        late.open()
+        await verifying
+        work.open()
+        with anyio.fail_after(SOON):
+            await app.idle()
+        assert app.statistics()["consumers"]["orders:ship"]["lost"] == 0
+    assert seen.notes == [1]
