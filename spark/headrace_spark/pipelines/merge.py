@@ -150,7 +150,10 @@ class _Merger:
 
     def _write(self, places: Sequence[str]) -> Written:
         """Write the rows of files of one day to new files, sorted by seq."""
-        rows = self._spark.read.parquet(*self._layout.paths(places)).select(*COLUMNS)
+        reader = self._spark.read.options(
+            ignoreCorruptFiles=False, ignoreMissingFiles=False
+        )  # they would be replaced, too
+        rows = reader.parquet(*self._layout.paths(places)).select(*COLUMNS)
         count = rows.count()
         parts = -(-count // self._rows_per_file)
         ranges = rows.repartitionByRange(parts, "seq") if parts > 1 else rows.coalesce(1)
