@@ -29,6 +29,9 @@ SCHEMES = ("file", "s3", "s3a", "abfs", "abfss", "gs")
 
 _KEPT = f"{DIRECTORY}/tables"  # a file for each format of which the archive has a table
 _TRIES = 5
+_RESERVED = frozenset(
+    "#?%"
+)  # the libraries of Delta and Iceberg parse the root as a URL, and would write to another directory
 
 
 @dataclass(frozen=True)
@@ -110,6 +113,11 @@ def check_formats(names: Iterable[str], root: str) -> None:
     for name in names:
         if name not in _CLASSES:
             raise ConfigurationError(f"The table format {name!r} is unknown. It must be one of {', '.join(FORMATS)}.")
+        if reserved := _RESERVED.intersection(root):
+            raise ConfigurationError(
+                f"A table can't be written to {root!r}, because the path has the character {min(reserved)!r}, which is special in URLs."
+                " Archive to another path, or without a table."
+            )
         schemes = _class(name).schemes
         if root.partition(":")[0] not in schemes:
             raise ConfigurationError(
@@ -139,9 +147,16 @@ def update_tables(archive: Archive, layout: Layout, names: Iterable[str]) -> Non
         follow(_class(name)(archive), layout)
 
 
-def keep_tables(layout: Layout, names: Iterable[str]) -> None:
-    """Record the formats of the tables that an archive has, so that merges know them."""
+def keep_tables(archive: Archive, layout: Layout, names: Iterable[str]) -> None:
+    """Record the formats of the tables that an archive has, so that merges know them.
+
+    Raises:
+        CantKeepFiles: a new table can't be read, or is of another archive. Then it is not recorded, because merges would fail.
+    """
+    existing = existing_formats(layout)
     for name in names:
+        if name not in existing:
+            _class(name)(archive).position()
         layout.files.create(f"{_KEPT}/{name}", b"")
 
 
