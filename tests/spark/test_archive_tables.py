@@ -20,6 +20,7 @@ from headrace_spark.lake import ducklake, iceberg
 from headrace_spark.lake.files import CantKeepFiles, LocalFiles
 from headrace_spark.lake.following import FORMATS, Archive, Position, check_formats, existing_formats, update_tables
 from headrace_spark.lake.layout import Layout
+from headrace_spark.lake.merges import Merges
 from headrace_spark.pipelines.archive import archive
 from headrace_spark.pipelines.merge import merge
 from tests.spark.filling import archived, fill, publish
@@ -238,6 +239,24 @@ async def test_each_stream_has_a_duck_lake_of_its_own(dsn: str, tmp_path: Path) 
         found.create([], Position(0))
     assert [table(name).position() for name in names] == [Position(0)] * len(names)
     assert ducklake.catalog_schema("orders") == "headrace_lake_orders"
+
+
+@pytest.mark.long
+async def test_a_merge_makes_no_table_in_another_database(
+    make: Callable[[str], Lake], database: store.Database
+) -> None:
+    """The archive's own table would be left with files that are deleted after the grace time."""
+    lake = make("ducklake")
+    await fill(database, "orders", 20, days=2)
+    await lake.archive(max_rows=5)
+    await database.fetch("alter schema headrace_lake_orders rename to elsewhere")  # as in another database
+    with pytest.raises(CantKeepFiles, match="has no ducklake table in this database"):
+        await lake.merge(THIRD_DAY)
+    assert Merges(lake.layout).numbers() == []
+    await database.fetch("drop schema headrace_lake_orders cascade")
+    await database.fetch("alter schema elsewhere rename to headrace_lake_orders")
+    await lake.merge(THIRD_DAY)
+    assert lake.seqs() == list(range(1, 21))
 
 
 @pytest.mark.long

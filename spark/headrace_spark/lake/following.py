@@ -132,19 +132,24 @@ def _class(name: str) -> type[Table]:
     return found
 
 
-def update_tables(archive: Archive, layout: Layout, names: Iterable[str]) -> None:
+def update_tables(archive: Archive, layout: Layout, names: Iterable[str], *, create: bool = True) -> None:
     """Commit to tables the batches and merges that they don't have yet.
 
     Args:
         archive: the archive.
         layout: its directory.
         names: the formats of the tables.
+        create: whether to create those that don't exist.
 
     Raises:
-        CantKeepFiles: a table can't be written.
+        CantKeepFiles: a table can't be written, or does not exist.
     """
     for name in names:
-        follow(_class(name)(archive), layout)
+        if not follow(_class(name)(archive), layout, create):
+            raise CantKeepFiles(
+                f"The archive in {archive.root!r} has no {name} table in this database or catalog. Give the database of the archive, or"
+                f" run the archive with --table {name}, which creates it. Delete the file {_KEPT}/{name} if there is no such table any more."
+            )
 
 
 def keep_tables(archive: Archive, layout: Layout, names: Iterable[str]) -> None:
@@ -168,20 +173,22 @@ def existing_formats(layout: Layout) -> list[str]:
     return [name for name in FORMATS if name in kept]
 
 
-def follow(table: Table, layout: Layout) -> None:
+def follow(table: Table, layout: Layout, create: bool = True) -> bool:
     """Commit to a table the batches and merges that it does not have yet.
+
+    Returns:
+        False if the table does not exist, and was not to be created although there are batches for it.
 
     Raises:
         CantKeepFiles: the table can't be written.
     """
     for _ in range(_TRIES - 1):
         with suppress(CommittedMeanwhile):
-            _follow(table, layout)
-            return
-    _follow(table, layout)
+            return _follow(table, layout, create)
+    return _follow(table, layout, create)
 
 
-def _follow(table: Table, layout: Layout) -> None:
+def _follow(table: Table, layout: Layout, create: bool) -> bool:
     known = table.position()
     position = known or Position(-1)
     merges = Merges(layout).all(position.merge)
@@ -189,14 +196,15 @@ def _follow(table: Table, layout: Layout) -> None:
     batch = batches[-1].batch if batches else position.batch
     merge = merges[-1].number if merges else position.merge
     if known is None:
-        if batches:
+        if batches and create:
             table.create([part.place for part in current(batches, merges)], Position(batch, merge))
-        return
+        return create or not batches
     if batches:
         table.append([place for found in batches for place in found.files.values()], Position(batch, position.merge))
     if merges:
         old, new = _replaced(merges)
         table.replace(old, new, Position(batch, merge))
+    return True
 
 
 def _replaced(merges: Sequence[Merge]) -> tuple[list[str], list[str]]:
