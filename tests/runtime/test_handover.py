@@ -7,11 +7,15 @@ import logging
 from typing import Any
 from uuid import uuid4
 
+import anyio
 import pytest
 
 from headrace import App, Batch, store
+from headrace.model.errors import StoreUnavailable
+from headrace.runtime.pipeline.fetcher import Fetcher
 from headrace.runtime.pipeline.handover import HandoverPace
-from tests.runtime.running import Gate, Seen, eventually, running
+from headrace.store.database.retry import DatabaseRetry
+from tests.runtime.running import Gate, Seen, eventually, parked, running
 from tests.support.logs import logged
 
 pytestmark = pytest.mark.asyncio
@@ -27,7 +31,7 @@ def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def process(url: str, name: str, seen: Seen, gate: Gate | None = None, **options: Any) -> App:
     """Return an app that notes the batches of a consumer, which wait at the gate if there is one."""
-    app = App(url, streams=["orders"])
+    app = App(url, streams=["orders"], shutdown_timeout=5)
 
     @app.consumer("orders", batch=ROWS, batch_timeout="2s", concurrency=1, **options)
     async def ship(numbers: list[int], batch: Batch) -> None:
@@ -122,3 +126,35 @@ async def test_messages_with_tokens_of_a_rate_limit_are_not_released(
             gate.open()
             await ann.idle()
     check_handled(seen)
+
+
+async def test_a_stop_does_not_wait_for_a_release_while_the_database_is_unavailable(
+    dsn: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The database is unavailable from the release on until the fetcher has ended."""
+    monkeypatch.setattr(HandoverPace, "PAUSE", 0.05)
+    seen, gate, fails, ended = Seen(), Gate(), anyio.Event(), anyio.Event()
+    settle, run = store.settle, Fetcher.run
+
+    async def fail(*arguments: Any, **options: Any) -> Any:
+        if ended.is_set():
+            return await settle(*arguments, **options)
+        fails.set()
+        raise StoreUnavailable("The database is unavailable.")
+
+    async def end(fetcher: Fetcher, database_retry: DatabaseRetry) -> None:
+        await run(fetcher, database_retry)
+        ended.set()
+
+    monkeypatch.setattr(store, "settle", fail)
+    monkeypatch.setattr(Fetcher, "run", end)
+    ann = process(dsn, "ann", seen, gate)
+    async with ann:
+        await publish(ann)
+        async with running(ann):
+            await gate.until(1)
+            await with_an_owner_of_a_process_that_died(ann)
+            await fails.wait()
+            gate.open()
+        assert not logged(caplog, "handlers stopped", consumer="ship")
+        assert await parked(ann) != []

@@ -283,3 +283,19 @@ async def test_what_cannot_be_merged_is_reported_in_a_sentence(lake: Lake, datab
         await lake.merge(compression="bzip")
     with pytest.raises(ConfigurationError, match="grace"):
         await lake.merge(grace="-1s")
+
+
+@pytest.mark.long
+async def test_a_file_that_a_session_ignores_is_not_replaced(lake: Lake, database: store.Database) -> None:
+    await fill(database, "orders", 20, days=2)
+    await lake.archive(max_rows=5)
+    broken = lake.path / "day=2030-01-01" / lake.small(1)[1]
+    broken.write_bytes(b"no parquet")
+    setting = "spark.sql.files.ignoreCorruptFiles"
+    lake.spark.conf.set(setting, "true")
+    try:
+        with pytest.raises(Exception, match="FAILED_READ_FILE"):
+            await lake.merge()
+    finally:
+        lake.spark.conf.unset(setting)
+    assert Merges(lake.layout).numbers() == []

@@ -18,8 +18,9 @@ from headrace import store
 from headrace.model.errors import ConfigurationError
 from headrace_spark.lake import ducklake, iceberg
 from headrace_spark.lake.files import CantKeepFiles, LocalFiles
-from headrace_spark.lake.following import FORMATS, Archive, check_formats, update_tables
+from headrace_spark.lake.following import FORMATS, Archive, Position, check_formats, existing_formats, update_tables
 from headrace_spark.lake.layout import Layout
+from headrace_spark.lake.merges import Merges
 from headrace_spark.pipelines.archive import archive
 from headrace_spark.pipelines.merge import merge
 from tests.spark.filling import archived, fill, publish
@@ -223,6 +224,39 @@ async def test_a_table_of_another_archive_is_refused(lake: Lake, database: store
     with pytest.raises(CantKeepFiles, match=r"(table headrace\.orders|'headrace_lake_orders') is not of the archive"):
         await lake.archive()
     assert lake.seqs() == [1, 2, 3]
+    assert existing_formats(Layout(LocalFiles(str(lake.path)))) == [], "a merge without the table works"
+
+
+@pytest.mark.long
+async def test_each_stream_has_a_duck_lake_of_its_own(dsn: str, tmp_path: Path) -> None:
+    def table(name: str) -> ducklake.DuckLakeTable:
+        return ducklake.DuckLakeTable(Archive(id=name, stream=name, root=f"file://{tmp_path}", database=dsn))
+
+    names = ("orders", "Orders", "x" * 63, "x" * 64, "headrace_position")
+    for name in names:
+        found = table(name)
+        assert found.position() is None
+        found.create([], Position(0))
+    assert [table(name).position() for name in names] == [Position(0)] * len(names)
+    assert ducklake.catalog_schema("orders") == "headrace_lake_orders"
+
+
+@pytest.mark.long
+async def test_a_merge_makes_no_table_in_another_database(
+    make: Callable[[str], Lake], database: store.Database
+) -> None:
+    """The archive's own table would be left with files that are deleted after the grace time."""
+    lake = make("ducklake")
+    await fill(database, "orders", 20, days=2)
+    await lake.archive(max_rows=5)
+    await database.fetch("alter schema headrace_lake_orders rename to elsewhere")  # as in another database
+    with pytest.raises(CantKeepFiles, match="has no ducklake table in this database"):
+        await lake.merge(THIRD_DAY)
+    assert Merges(lake.layout).numbers() == []
+    await database.fetch("drop schema headrace_lake_orders cascade")
+    await database.fetch("alter schema elsewhere rename to headrace_lake_orders")
+    await lake.merge(THIRD_DAY)
+    assert lake.seqs() == list(range(1, 21))
 
 
 @pytest.mark.long
@@ -245,6 +279,8 @@ async def test_what_can_have_no_table_is_refused_before_anything_is_written(
         check_formats([name], "hdfs://host/archive")
     with pytest.raises(ConfigurationError, match=rf"'hudi' is unknown\. It must be one of {', '.join(FORMATS)}"):
         check_formats(["hudi"], "file:///archive")
+    with pytest.raises(ConfigurationError, match="has the character '#'"):
+        check_formats([name], "file:///archives/#1")
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(ConfigurationError, match=rf"pip install 'headrace\[spark,{name}\]'"):
         check_formats([name], "file:///archive")

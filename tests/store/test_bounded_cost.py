@@ -416,6 +416,27 @@ async def test_no_function_that_disables_a_scan_method_is_compiled(database: sto
     assert all("jit=off" in config for config in found)
 
 
+async def test_a_look_for_an_idle_owner_does_not_compare_each_owner_with_each_lease(
+    database: store.Database, declare: Declare, connect: Connect
+) -> None:
+    """Each of 1,000 busy processes looks once a second."""
+    reader = await declare(max_ack_pending=10_000)
+    owners = 300
+    await publish(database, *[f"k.{n}" for n in range(owners)])
+    for number in range(owners):
+        await store.check_in(database, store.Owner(reader.id, UUID(int=number), "orders", "ship"), [])
+        await store.lease(database, reader.id, UUID(int=number), 1)
+    connection = await connect()
+    await connection.execute("load 'auto_explain'; set auto_explain.log_min_duration = 0")
+    await connection.execute("set auto_explain.log_nested_statements = on; set client_min_messages = log")
+    plans: list[str] = []
+    connection.add_log_listener(lambda _, message: plans.append(str(message)))
+    assert not await store.has_idle_owner(connection, reader.id, UUID(int=owners))
+    (plan,) = [plan for plan in plans if "Scan using leases_pkey" in plan]
+    assert "Nested Loop" not in plan
+    assert "hashed SubPlan" in plan
+
+
 # --- many processes at one lease lock
 
 

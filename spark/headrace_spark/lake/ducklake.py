@@ -1,15 +1,17 @@
 """The DuckLake table of an archive.
 
-Its catalog is a schema of the stream's database, `headrace_lake_STREAM`. The files stay where they are. The position of
-the table is a row of the table `headrace_position` of the lake, which a commit changes together with the files. Of two
-transactions that change it DuckLake lets one fail. The row is small, so DuckLake keeps it in the catalog. Deletions
-from the table are not kept there, because a file of which all rows are deleted would then stay a part of it.
+Its catalog is a schema of the stream's database, see `catalog_schema`. The files stay where they are. The position of
+the table is a row of the table `_headrace_position` of the lake, since no stream has this name. A commit changes it
+together with the files. Of two transactions that change it DuckLake lets one fail. The row is small, so DuckLake keeps
+it in the catalog. Deletions from the table are not kept there, because a file of which all rows are deleted would then
+stay a part of it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from hashlib import sha256
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,8 +28,9 @@ if TYPE_CHECKING:
 SCHEMA = "headrace_lake_"
 """The prefix of the names of catalogs."""
 
+_MAX_SCHEMA = 63  # bytes
 _EXTENSIONS = ("ducklake", "postgres_scanner")
-_POSITION = "lake.headrace_position"
+_POSITION = "_headrace_position"
 _COLUMNS = "key varchar, seq bigint, headers varchar, created_at timestamptz, data varchar, day date"
 
 
@@ -55,9 +58,7 @@ class DuckLakeTable:
                 ).fetchall()
             }
             rows = (
-                lake.sql(f"select archive, batch, merge from {_POSITION}").fetchall()
-                if "headrace_position" in names
-                else []
+                lake.sql(f"select archive, batch, merge from lake.{_POSITION}").fetchall() if _POSITION in names else []
             )
         if rows and rows[0][0] != self._archive.id:
             raise CantKeepFiles(
@@ -70,9 +71,9 @@ class DuckLakeTable:
         with self._lake() as lake, _transaction(lake):
             lake.execute(f"create table {self._table} ({_COLUMNS})")
             lake.execute(f"alter table {self._table} set partitioned by (day)")
-            lake.execute(f"create table {_POSITION} (archive varchar, batch bigint, merge bigint)")
+            lake.execute(f"create table lake.{_POSITION} (archive varchar, batch bigint, merge bigint)")
             lake.execute(
-                f"insert into {_POSITION} values (?, ?, ?)", [self._archive.id, position.batch, position.merge]
+                f"insert into lake.{_POSITION} values (?, ?, ?)", [self._archive.id, position.batch, position.merge]
             )
             self._add(lake, files)
         self._known = position
@@ -105,7 +106,7 @@ class DuckLakeTable:
         known = self._known
         assert known is not None, "position was not called"
         changed = lake.execute(
-            f"update {_POSITION} set batch = ?, merge = ? where batch = ? and merge = ?",
+            f"update lake.{_POSITION} set batch = ?, merge = ? where batch = ? and merge = ?",
             [position.batch, position.merge, known.batch, known.merge],
         ).fetchall()
         if changed != [(1,)]:
@@ -118,7 +119,7 @@ class DuckLakeTable:
 
     @property
     def _schema(self) -> str:
-        return SCHEMA + self._archive.stream
+        return catalog_schema(self._archive.stream)
 
     @contextmanager
     def _lake(self) -> Iterator[DuckDBPyConnection]:
@@ -142,6 +143,18 @@ class DuckLakeTable:
             ) from None  # it may show a password
         finally:
             lake.close()
+
+
+def catalog_schema(stream: str) -> str:
+    """The schema of a stream's catalog: `headrace_lake_STREAM`.
+
+    Postgres cuts names after 63 bytes, and DuckDB does not distinguish `Orders` and `orders`. If the stream's name has
+    more than 49 characters or upper-case letters, the schema has its beginning in lower case, and a hash.
+    """
+    if stream == stream.lower() and len(SCHEMA + stream) <= _MAX_SCHEMA:
+        return SCHEMA + stream
+    end = "_" + sha256(stream.encode()).hexdigest()[:8]
+    return f"{SCHEMA}{stream.lower()}"[: _MAX_SCHEMA - len(end)] + end
 
 
 def _connect() -> DuckDBPyConnection:

@@ -29,6 +29,9 @@ SCHEMES = ("file", "s3", "s3a", "abfs", "abfss", "gs")
 
 _KEPT = f"{DIRECTORY}/tables"  # a file for each format of which the archive has a table
 _TRIES = 5
+_RESERVED = frozenset(
+    "#?%"
+)  # the libraries of Delta and Iceberg parse the root as a URL, and would write to another directory
 
 
 @dataclass(frozen=True)
@@ -110,6 +113,11 @@ def check_formats(names: Iterable[str], root: str) -> None:
     for name in names:
         if name not in _CLASSES:
             raise ConfigurationError(f"The table format {name!r} is unknown. It must be one of {', '.join(FORMATS)}.")
+        if reserved := _RESERVED.intersection(root):
+            raise ConfigurationError(
+                f"A table can't be written to {root!r}, because the path has the character {min(reserved)!r}, which is special in URLs."
+                " Archive to another path, or without a table."
+            )
         schemes = _class(name).schemes
         if root.partition(":")[0] not in schemes:
             raise ConfigurationError(
@@ -124,24 +132,36 @@ def _class(name: str) -> type[Table]:
     return found
 
 
-def update_tables(archive: Archive, layout: Layout, names: Iterable[str]) -> None:
+def update_tables(archive: Archive, layout: Layout, names: Iterable[str], *, create: bool = True) -> None:
     """Commit to tables the batches and merges that they don't have yet.
 
     Args:
         archive: the archive.
         layout: its directory.
         names: the formats of the tables.
+        create: whether to create those that don't exist.
 
     Raises:
-        CantKeepFiles: a table can't be written.
+        CantKeepFiles: a table can't be written, or does not exist.
     """
     for name in names:
-        follow(_class(name)(archive), layout)
+        if not follow(_class(name)(archive), layout, create):
+            raise CantKeepFiles(
+                f"The archive in {archive.root!r} has no {name} table in this database or catalog. Give the database of the archive, or"
+                f" run the archive with --table {name}, which creates it. Delete the file {_KEPT}/{name} if there is no such table any more."
+            )
 
 
-def keep_tables(layout: Layout, names: Iterable[str]) -> None:
-    """Record the formats of the tables that an archive has, so that merges know them."""
+def keep_tables(archive: Archive, layout: Layout, names: Iterable[str]) -> None:
+    """Record the formats of the tables that an archive has, so that merges know them.
+
+    Raises:
+        CantKeepFiles: a new table can't be read, or is of another archive. Then it is not recorded, because merges would fail.
+    """
+    existing = existing_formats(layout)
     for name in names:
+        if name not in existing:
+            _class(name)(archive).position()
         layout.files.create(f"{_KEPT}/{name}", b"")
 
 
@@ -153,20 +173,22 @@ def existing_formats(layout: Layout) -> list[str]:
     return [name for name in FORMATS if name in kept]
 
 
-def follow(table: Table, layout: Layout) -> None:
+def follow(table: Table, layout: Layout, create: bool = True) -> bool:
     """Commit to a table the batches and merges that it does not have yet.
+
+    Returns:
+        False if the table does not exist, and was not to be created although there are batches for it.
 
     Raises:
         CantKeepFiles: the table can't be written.
     """
     for _ in range(_TRIES - 1):
         with suppress(CommittedMeanwhile):
-            _follow(table, layout)
-            return
-    _follow(table, layout)
+            return _follow(table, layout, create)
+    return _follow(table, layout, create)
 
 
-def _follow(table: Table, layout: Layout) -> None:
+def _follow(table: Table, layout: Layout, create: bool) -> bool:
     known = table.position()
     position = known or Position(-1)
     merges = Merges(layout).all(position.merge)
@@ -174,14 +196,15 @@ def _follow(table: Table, layout: Layout) -> None:
     batch = batches[-1].batch if batches else position.batch
     merge = merges[-1].number if merges else position.merge
     if known is None:
-        if batches:
+        if batches and create:
             table.create([part.place for part in current(batches, merges)], Position(batch, merge))
-        return
+        return create or not batches
     if batches:
         table.append([place for found in batches for place in found.files.values()], Position(batch, position.merge))
     if merges:
         old, new = _replaced(merges)
         table.replace(old, new, Position(batch, merge))
+    return True
 
 
 def _replaced(merges: Sequence[Merge]) -> tuple[list[str], list[str]]:

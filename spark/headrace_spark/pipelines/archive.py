@@ -128,7 +128,7 @@ def archive(
                 raise layout.in_use_error()
             layout.recover()
             kept = Archive(id=archive_id, stream=stream, root=layout.files.root, database=database_connection.url)
-            keep_tables(layout, formats)
+            keep_tables(kept, layout, formats)
             update_tables(kept, layout, formats)
             batch_writer = _BatchWriter(kept, formats, form)
             if consumer is not None:

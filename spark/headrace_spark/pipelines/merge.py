@@ -46,7 +46,7 @@ def merge(
     Args:
         path: the directory or the URL of the archive.
         spark: a session. None uses the process's own.
-        database: the Postgres URL of the archive's stream, where the lock of the merge is. None uses the
+        database: the Postgres URL of the archive's stream, where the lock of the merge and the tables are. None uses the
             settings.
         grace: how long replaced files stay, in seconds or as text.
         rows_per_file: maximum number of rows in a merged file.
@@ -59,7 +59,7 @@ def merge(
 
     Raises:
         InvalidInput: the path holds no archive.
-        CantKeepFiles: another process merges the archive, or its files can't be written.
+        CantKeepFiles: another process merges the archive, its files can't be written, or the database does not have its tables.
         ConfigurationError: a setting is invalid, or a package for a table of the archive is missing.
         StoreUnavailable: the database can't be reached.
     """
@@ -122,8 +122,12 @@ class _Merger:
         self._announce()
 
     def _announce(self) -> None:
-        """Bring the tables up to date, and record that they have the merges."""
-        update_tables(self._archive, self._layout, existing_formats(self._layout))
+        """Bring the tables up to date, and record that they have the merges.
+
+        No table is created. In another database than the archive's it would be one beside the archive's own, which would
+        then have files that are deleted.
+        """
+        update_tables(self._archive, self._layout, existing_formats(self._layout), create=False)
         self._merges.announce(self._clock())
 
     def _show(self, merge: Merge) -> None:
@@ -153,7 +157,10 @@ class _Merger:
 
     def _write(self, places: Sequence[str]) -> Written:
         """Write the rows of files of one day to new files, sorted by seq."""
-        rows = self._spark.read.parquet(*self._layout.paths(places)).select(*COLUMNS)
+        reader = self._spark.read.options(
+            ignoreCorruptFiles=False, ignoreMissingFiles=False
+        )  # they would be replaced, too
+        rows = reader.parquet(*self._layout.paths(places)).select(*COLUMNS)
         count = rows.count()
         parts = -(-count // self._form.rows_per_file)
         ranges = rows.repartitionByRange(parts, "seq") if parts > 1 else rows.coalesce(1)

@@ -11,6 +11,8 @@ from __future__ import annotations
 import math
 from collections.abc import Collection
 
+import anyio
+
 from headrace import store
 from headrace.model.log import Log
 from headrace.runtime.settling.acknowledger import Acknowledger
@@ -93,7 +95,8 @@ class Handover:
         if await store.has_idle_owner(self._consumer.database, self._consumer.id, self._consumer.owner):
             messages = self._lanes.take_ready()
             self._acknowledger.release(messages)
-            await self._acknowledger.flush()
+            with anyio.move_on_after(HandoverPace.PAUSE):  # a stop waits for the fetcher, and settles what is left
+                await self._acknowledger.flush()
             log.info("messages released to an idle process", consumer=spec.name, messages=len(messages))
         self.pace.released(self._clock(), [message.seq for message in messages])
         return bool(messages)
