@@ -207,9 +207,13 @@ def day_of(place: str) -> date:
     return date.fromisoformat(name.removeprefix("day="))
 
 
-def is_closed(day: date, now: datetime) -> bool:
-    """Return whether a day is over, in UTC."""
-    return day < now.astimezone(UTC).date()
+def is_of_closed_day(directory: str, now: datetime) -> bool:
+    """Return whether a directory of an archive is that of a day which is over, in UTC. Others are no part of the
+    archive."""
+    try:
+        return directory.startswith("day=") and day_of(directory) < now.astimezone(UTC).date()
+    except ValueError:
+        return False
 
 
 def _manifest_of(number: int) -> str:

@@ -12,7 +12,7 @@ from headrace.model.errors import ConfigurationError, InvalidInput
 from headrace_spark.lake.files import CantKeepFiles, files_at
 from headrace_spark.lake.following import Archive, check_formats, existing_formats, update_tables
 from headrace_spark.lake.layout import Layout, is_of_a_batch
-from headrace_spark.lake.merges import Merge, Merges, Written, day_of, is_closed
+from headrace_spark.lake.merges import Merge, Merges, Written, day_of, is_of_closed_day
 from headrace_spark.lake.parquet import COLUMNS, ROWS_PER_FILE, Form, write_files
 from headrace_spark.pipelines.database import open_database
 from headrace_spark.pipelines.running import Report, timed, translated_errors
@@ -142,7 +142,7 @@ class _Merger:
         """The files to merge: those of each closed day that come from batches, without the last batch's."""
         days: dict[date, list[str]] = {}
         for name in self._layout.files.names():
-            if name.startswith("day=") and is_closed(day_of(name), self._clock()):
+            if is_of_closed_day(name, self._clock()):
                 days[day_of(name)] = [
                     f"{name}/{file}" for file in self._layout.files.names(name) if is_of_a_batch(file)
                 ]
