@@ -5,12 +5,18 @@ from __future__ import annotations
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
+import anyio
+import anyio.abc
 import pytest
 
 from headrace.cli.errors import UnreadableInput
 from headrace.cli.main import call
-from headrace.cli.processes.reload import directories_to_watch
+from headrace.cli.processes import reload
+from headrace.cli.processes.child_info import ChildInfo
+from headrace.cli.processes.children import parent_pipe, start_child
+from headrace.cli.processes.reload import Reloader, directories_to_watch
 from headrace.model.errors import ConfigurationError
 from tests.cli.processes import Commands
 from tests.cli.test_run import Orders, orders
@@ -58,6 +64,22 @@ def test_new_code_takes_over_once_handlers_have_finished(
     running.send(signal.SIGINT)
     assert running.end() == 0
     running.ended_with_all()
+
+
+@pytest.mark.process
+@pytest.mark.asyncio
+async def test_a_signal_during_the_start_of_a_process_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    with parent_pipe() as fd:
+        child = ChildInfo(number=None, parent_fd=fd, database=None, ready_file=None)
+        reloader = Reloader([sys.executable, "-c", "import signal; signal.pause()"], child, [], kill_after=1)
+
+        async def start_slowly(*args: Any) -> anyio.abc.Process:
+            reloader._forward(signal.SIGTERM, 1)
+            return await start_child(*args)
+
+        monkeypatch.setattr(reload, "start_child", start_slowly)
+        with anyio.fail_after(10):
+            assert await reloader._run_child() == -signal.SIGTERM
 
 
 @pytest.mark.long

@@ -116,6 +116,8 @@ class Reloader:
         """Run the process until it ends. Returns its exit code."""
         async with await start_child(self._command, self._child) as process, anyio.create_task_group() as group:
             self._process = process
+            if self._stopping:  # the signal came during the start
+                send_signal(process, signal.SIGTERM)
             group.start_soon(self._stop_on_change, process)
             code = await process.wait()
             self._process = None
