@@ -48,8 +48,7 @@ class Costs(msgspec.Struct, frozen=True):
         payloads: the two sizes of payloads with which they were measured, in bytes.
         calls: the costs of `publish`, `lease` and `settle`, with the smaller and with the larger payload.
         crowding: the share by which processor time grows if all processors are busy and one process alone keeps none
-            busy,
-            since they share caches and units.
+            busy, since they share caches and units.
         wal: seconds per byte for which the WAL is written by one process at a time.
         parking: the cost of a lease call that passes over messages whose keys are in flight elsewhere, in plain ones.
     """

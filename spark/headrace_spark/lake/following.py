@@ -29,9 +29,8 @@ SCHEMES = ("file", "s3", "s3a", "abfs", "abfss", "gs")
 
 _KEPT = f"{DIRECTORY}/tables"  # a file for each format of which the archive has a table
 _TRIES = 5
-_RESERVED = frozenset(
-    "#?%"
-)  # the libraries of Delta and Iceberg parse the root as a URL, and would write to another directory
+_RESERVED = frozenset("#?%")
+"""The libraries of Delta and Iceberg parse the root as a URL, and would write to another directory."""
 
 
 @dataclass(frozen=True)

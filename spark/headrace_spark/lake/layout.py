@@ -56,11 +56,10 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
         return ", ".join(part for part in parts if part)
 
 
-class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """The manifest of a committed batch.
+class Commit(msgspec.Struct, frozen=True, kw_only=True):
+    """What a manifest tells of the files that it commits.
 
     Attributes:
-        batch: the number of the batch.
         rows: the number of rows.
         first: the lowest seq.
         last: the highest seq.
@@ -68,12 +67,17 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         files: the target of each file, by its name in that directory.
     """
 
-    batch: int
     rows: int
     first: int
     last: int
     written: str
     files: dict[str, str]
+
+
+class Manifest(Commit, frozen=True, kw_only=True):
+    """The manifest of a committed batch, `batch` being its number."""
+
+    batch: int
 
 
 class Layout:
@@ -128,7 +132,11 @@ class Layout:
 
     def batches(self) -> list[int]:
         """The numbers of the committed batches, in order."""
-        found = (name.removesuffix(".json") for name in self.files.names(_BATCHES))
+        return self.committed(_BATCHES)
+
+    def committed(self, directory: str) -> list[int]:
+        """The numbers of the manifests in a directory, in order."""
+        found = (name.removesuffix(".json") for name in self.files.names(directory))
         return sorted(int(name) for name in found if name.isdecimal())
 
     def manifest(self, batch: int) -> Manifest | None:

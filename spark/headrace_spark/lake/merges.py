@@ -24,31 +24,21 @@ from typing import NamedTuple
 
 import msgspec
 
-from headrace_spark.lake.layout import DIRECTORY, Layout, Manifest
+from headrace_spark.lake.layout import DIRECTORY, Commit, Layout, Manifest
 
 _MERGED = f"{DIRECTORY}/merged"
 _MERGES = f"{DIRECTORY}/merges"
 
 
-class Merge(msgspec.Struct, frozen=True, kw_only=True):
+class Merge(Commit, frozen=True, kw_only=True):
     """The manifest of a committed merge, of files of one day.
 
     Attributes:
         number: the number of the merge.
-        rows: the number of rows.
-        first: the lowest seq.
-        last: the highest seq.
-        written: the directory that its files were written to.
-        files: the target of each file, by its name in that directory.
         replaces: the files that it replaces.
     """
 
     number: int
-    rows: int
-    first: int
-    last: int
-    written: str
-    files: dict[str, str]
     replaces: tuple[str, ...]
 
     @property
@@ -84,8 +74,7 @@ class Merges:
 
     def numbers(self) -> list[int]:
         """The numbers of the committed merges, in order."""
-        names = (name.removesuffix(".json") for name in self._files.names(_MERGES))
-        return sorted(int(name) for name in names if name.isdecimal())
+        return self.layout.committed(_MERGES)
 
     def all(self, after: int = -1) -> list[Merge]:
         """The committed merges after `after`, in order, without one whose files are not in their places yet."""
