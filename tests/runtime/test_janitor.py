@@ -18,6 +18,7 @@ from headrace.model.specs import StreamSpec
 from headrace.runtime.maintenance import janitor
 from headrace.runtime.maintenance.janitor import Janitor, JanitorTimings
 from headrace.runtime.maintenance.sweeper import Sweeper, Swept
+from headrace.store.database.retry import maintain
 from tests.runtime.running import WITHIN, Seen, eventually, running
 from tests.support.logs import logged
 
@@ -71,6 +72,26 @@ async def test_scheduling_a_message_wakes_the_janitor_of_the_same_process(app: A
         await app.publish("orders", "a", 1, delay="50ms")
         await app.publish_many("orders", [("a", 2)], delay="100ms")
         assert await seen.until(3) == [0, 1, 2]
+
+
+async def test_what_is_scheduled_while_the_schedule_is_read_is_delivered_in_time(
+    database: store.Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise it would wait for the process that leads, which looks once a second."""
+    one = Janitor(database, lambda _: None, JanitorTimings(schedule=FOREVER))
+    read, read_again = iter([False, True]), anyio.Event()
+
+    async def deliver(**_: Any) -> tuple[int, float | None]:
+        read_again.set() if next(read) else one.hurry()
+        return 0, None
+
+    monkeypatch.setattr(one._scheduled, "deliver", deliver)
+    one.hurry()
+    async with anyio.create_task_group() as group:
+        group.start_soon(maintain, "schedule", one.deliver, FOREVER)
+        with anyio.fail_after(WITHIN):
+            await read_again.wait()
+        group.cancel_scope.cancel()
 
 
 async def test_a_message_that_another_process_schedules_is_delivered(

@@ -164,7 +164,8 @@ class Janitor:
                 continue
             _, due_in = await self._scheduled.deliver(published=self._published)
             database_retry.cleared()
-            self._own = due_in is not None and due_in <= longest
+            # What was scheduled since the schedule was read may not be in the result.
+            self._own = self._schedule.is_set() or (due_in is not None and due_in <= longest)
             with anyio.move_on_after(longest if due_in is None else min(max(due_in, SOON), longest)):
                 await self._schedule.wait()
 
