@@ -43,11 +43,42 @@ def pipeline_of(app: App) -> Pipeline:
     return pipeline
 
 
+async def is_held_alone(app: App, seq: int) -> bool:
+    """Whether a hold keeps the key of this message, and no other one."""
+    held = "select exists (select from headrace_internal.leases where seqs = array[-$1::bigint])"
+    return bool(await app.database.fetchval(held, seq))
+
+
+async def became_hold_while_settled(app: App, monkeypatch: pytest.MonkeyPatch, answers: Answers, work: Gate) -> None:
+    """Wait until the messages at `work` are settled, whose lease ends and becomes a hold at the same time."""
+    in_flight, verifier = pipeline_of(app).in_flight, pipeline_of(app).fetcher._verifier
+    settle, settled = store.settle, asyncio.Event()
+
+    async def has_hold() -> bool:
+        return any(lease.hold for lease in in_flight.leases.values())
+
+    async def settle_meanwhile(*args: Any, **named: Any) -> Any:
+        lost = await settle(*args, **named)
+        if not settled.is_set():
+            settled.set()
+            await eventually(has_hold)
+        return lost
+
+    await seek(app, "ship")  # the lease ends
+    late = answers.hold()
+    verifying = asyncio.create_task(verifier.verify())
+    await late.until(1)
+    monkeypatch.setattr(store, "settle", settle_meanwhile)
+    work.open()
+    await settled.wait()
+    late.open()
+    await verifying
+
+
 async def test_a_lease_that_becomes_a_hold_while_it_is_settled_is_not_left_in_the_store(
     dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app, seen, work, answers = App(dsn, streams=["orders"]), Seen(), Gate(), Answers(monkeypatch)
-    settle, settled = store.settle, asyncio.Event()
 
     @app.consumer("orders")
     async def ship(number: int) -> None:
@@ -55,32 +86,35 @@ async def test_a_lease_that_becomes_a_hold_while_it_is_settled_is_not_left_in_th
         await work.wait()
 
     async with running(app):
-        in_flight, verifier = pipeline_of(app).in_flight, pipeline_of(app).fetcher._verifier
-
-        async def has_hold() -> bool:
-            return any(lease.hold for lease in in_flight.leases.values())
-
-        async def settle_meanwhile(*args: Any, **named: Any) -> Any:
-            lost = await settle(*args, **named)
-            if not settled.is_set():
-                settled.set()
-                await eventually(has_hold)
-            return lost
-
         await app.publish("orders", "a", 1)
         await work.until(1)
-        await seek(app, "ship")  # the lease ends
-        late = answers.hold()
-        verifying = asyncio.create_task(verifier.verify())
-        await late.until(1)
-        monkeypatch.setattr(store, "settle", settle_meanwhile)
-        work.open()
-        await settled.wait()
-        late.open()
-        await verifying
+        await became_hold_while_settled(app, monkeypatch, answers, work)
         with anyio.fail_after(SOON):
             await app.idle()
     assert seen.notes == [1, 1]
+
+
+async def test_a_message_that_is_settled_while_its_lease_becomes_a_hold_is_no_part_of_the_hold(
+    dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app, seen, answers = App(dsn, streams=["orders"]), Seen(), Answers(monkeypatch)
+    work = {1: Gate(), 2: Gate()}
+
+    @app.consumer("orders")
+    async def ship(number: int) -> None:
+        seen.note(number)
+        await work[number].wait()
+
+    async with running(app):
+        await app.publish_many("orders", [("a", 1), ("b", 2)])
+        for gate in work.values():
+            await gate.until(1)
+        await became_hold_while_settled(app, monkeypatch, answers, work[1])
+        with anyio.fail_after(SOON):
+            await eventually(lambda: is_held_alone(app, 2))
+        work[2].open()
+        await app.idle()
+    assert sorted(seen.notes) == [1, 1, 2, 2]
 
 
 async def test_a_lease_that_comes_while_others_are_verified_stays(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:

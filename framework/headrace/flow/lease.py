@@ -211,6 +211,13 @@ class Parcel:
         return report
 
     @property
+    def leases(self) -> Iterator[Lease]:
+        """Yield the leases that it ends, and those that it changes, some more than once."""
+        yield from self.ending
+        yield from (lease for lease, _ in self._singles)
+        yield from (message.lease for message, _ in self.failures)
+
+    @property
     def outcomes(self) -> Iterator[tuple[Hashable, int]]:
         """Yield the lane and the seq of each message with an outcome in it."""
         for message, _ in self.failures:

@@ -89,7 +89,7 @@ class Settler:
     async def _send(self, parcel: Parcel, database_retry: DatabaseRetry) -> None:
         doubtful, stored = False, True
         while True:
-            history, sent = self._in_flight.history, {lease.id for lease in parcel.ending}
+            history, sent = self._in_flight.history, {lease.id for lease in parcel.leases}
             try:
                 lost = await self._settle(parcel)
                 break
@@ -115,11 +115,11 @@ class Settler:
             lost = []
         if lost:
             await self._consumer.still_exists()
+        if any(lease.hold and lease.id not in sent for lease in parcel.leases):
+            # It became a hold while it was settled, which still keeps the keys of these messages.
+            with suppress(StoreUnavailable, UnknownConsumer, TimelineChanged):
+                await self._settle(parcel)
         self._in_flight.settled(parcel, lost)
-        if any(lease.hold and lease.id not in sent for lease in parcel.ending):
-            # It became a hold while it was settled, which is left in the store.
-            with suppress(StoreUnavailable, UnknownConsumer):
-                await self._verifier.verify()
         self._report(lost)
         if stored and parcel.failures:
             self._report_failures(parcel, without_effect)
