@@ -13,11 +13,11 @@ from benchmarks.timing import Measured
 from headrace import store
 
 EXECUTORS = 2
-_GROWTH = 100
-"""How many times as many messages the memory is measured with."""
+_GROWTH = 10
+"""How many times as many messages the memory is measured with. A tenth of the small ones fills what Spark passes to Python
+at a time, and so do `_FEW_LARGE` large ones."""
 _FEW_LARGE = 2000
-"""The smaller number of large messages. Two tasks have more of them than the 64 MB that Spark passes to Python at a
-time."""
+"""The smaller number of large messages, 100 MB for each of two tasks. Spark passes 64 MB to Python at a time."""
 _LEVEL = 48.0
 """Maximum growth of each of `_LEVELS` in MiB from the few messages to the many."""
 _LEVELS = ("python_peak_mib", "java_live_mib", "executors_python_peak_mib")
@@ -33,7 +33,7 @@ _LARGE = f"json_build_object('number', n, 'text', repeat(md5(n::text), {LARGE //
 
 
 async def driver(options: Options) -> Result:
-    """Memory of a driver and its executors that copy 100,000 and 10,000,000 messages, and 2,000 and 10,000 of 100
+    """Memory of a driver and its executors that copy 1,000,000 and 10,000,000 messages, and 2,000 and 10,000 of 100
     kB."""
     many = options.count(10_000_000, 200_000)
     few = many // _GROWTH
