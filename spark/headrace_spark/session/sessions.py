@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import signal
 import threading
 import time
@@ -173,7 +172,7 @@ def _end(current: _Current) -> None:
         _end_lag(current)
         stop_session(current.spark)
         os.environ.pop(_CONNECT_MODE, None)
-    shutil.rmtree(configuration.scratch(), ignore_errors=True)
+    configuration.remove_scratch()
 
 
 def _end_lag(current: _Current) -> None:
