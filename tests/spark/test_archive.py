@@ -19,9 +19,10 @@ from headrace import store, sweep
 from headrace.model.errors import ConfigurationError, InvalidInput, UnknownStream
 from headrace_spark.lake.files import CantKeepFiles, Files, HadoopFiles, LocalFiles
 from headrace_spark.lake.layout import Identity, Layout
-from headrace_spark.pipelines.archive import archive
+from headrace_spark.pipelines.archive import _run, archive
 from headrace_spark.pipelines.database import open_database
 from headrace_spark.pipelines.running import Report
+from headrace_spark.session import SparkUnavailable
 from tests.spark.filling import archived, fill, in_segments, publish
 
 if TYPE_CHECKING:
@@ -294,3 +295,30 @@ async def test_a_manifest_describes_its_batch(run: Any, database: store.Database
     assert (manifest.batch, manifest.rows, manifest.first, manifest.last) == (0, 10, 1, 10)
     assert all((tmp_path / "archive" / place).is_file() for place in manifest.files.values())
     assert msgspec.json.encode(manifest)
+
+
+class Lost:
+    """Files, and a query that fails since Spark's Java is gone. The files are out of reach then, too."""
+
+    root = "hdfs://host/archive"
+
+    def __init__(self) -> None:
+        self.lost = False
+
+    def names(self, directory: str = "") -> list[str]:
+        if self.lost:
+            raise ConnectionRefusedError(111, "Connection refused")
+        return []
+
+    def option(self, *_: Any) -> Lost:
+        return self
+
+    def start(self) -> Any:
+        self.lost = True
+        raise SparkUnavailable("The connection to Spark was lost.")
+
+
+async def test_a_java_that_dies_is_the_error_although_its_files_are_out_of_reach_too() -> None:
+    lost: Any = Lost()
+    with pytest.raises(SparkUnavailable, match="The connection to Spark was lost"):
+        _run(lost, Layout(lost), Report(pipeline="archive", into=lost.root))

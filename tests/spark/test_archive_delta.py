@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
-from datetime import date
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import anyio.to_thread
+import pyarrow as pa
 import pyarrow.dataset
+import pyarrow.parquet
 import pytest
 from deltalake import DeltaTable
 
@@ -16,7 +18,7 @@ from headrace import store
 from headrace.model.errors import ConfigurationError
 from headrace_spark.lake import delta
 from headrace_spark.lake.files import LocalFiles
-from headrace_spark.lake.following import Archive, check_formats, update_tables
+from headrace_spark.lake.following import Archive, CommittedMeanwhile, Position, check_formats, update_tables
 from headrace_spark.lake.layout import Layout
 from headrace_spark.pipelines.archive import archive
 from tests.spark.filling import archived, fill, publish
@@ -138,6 +140,57 @@ def _identity(layout: Layout) -> Any:
     found = layout.identity()
     assert found is not None
     return found
+
+
+class Log:
+    """A Delta log of files with one row each."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.table = delta.DeltaLog(Archive(id="a", stream="orders", root=f"file://{path}", database=""))
+
+    def file(self, seq: int) -> str:
+        """Write a file with this seq. Returns its name."""
+        place = f"day=2030-01-01/seq-{seq}.parquet"
+        (self.path / place).parent.mkdir(parents=True, exist_ok=True)
+        row = {"key": "a", "seq": seq, "headers": None, "created_at": datetime(2030, 1, 1, tzinfo=UTC), "data": "1"}
+        schema = pa.schema([field for field in delta._schema() if field.name != "day"])
+        pyarrow.parquet.write_table(pa.Table.from_pylist([row], schema), self.path / place)
+        return place
+
+
+async def test_a_batch_and_a_merge_of_one_run_are_two_commits_without_a_conflict(tmp_path: Path) -> None:
+    log = Log(tmp_path)
+    assert log.table.position() is None
+    log.table.create([log.file(1)], Position(0))
+    log.table.append([log.file(2)], Position(1))
+    log.table.replace([log.file(1), log.file(2)], [log.file(3)], Position(1, 0))
+    assert (seqs(tmp_path), log.table.position()) == ([3], Position(1, 0))
+
+
+@pytest.mark.parametrize("when", ["between", "during"])
+async def test_a_commit_of_another_process_between_those_of_a_batch_and_a_merge_is_noticed(
+    when: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, other = Log(tmp_path), Log(tmp_path)
+    assert log.table.position() is None
+    log.table.create([log.file(1)], Position(0))
+    commit = DeltaTable.create_write_transaction
+
+    def overtaken(*arguments: Any, **options: Any) -> None:
+        commit(*arguments, **options)
+        monkeypatch.undo()
+        other.table.position()
+        other.table.append([other.file(3)], Position(2))
+
+    if when == "during":
+        monkeypatch.setattr(DeltaTable, "create_write_transaction", overtaken)
+    with pytest.raises(CommittedMeanwhile):  # noqa: PT012 - one of the two
+        log.table.append([log.file(2)], Position(1))
+        other.table.position()
+        other.table.append([other.file(3)], Position(2))
+        log.table.replace([log.file(1), log.file(2)], [log.file(4)], Position(1, 0))
+    assert (seqs(tmp_path), other.table.position()) == ([1, 2, 3], Position(2))
 
 
 async def test_what_can_have_no_log_is_refused_before_anything_is_written(

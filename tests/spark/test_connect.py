@@ -7,15 +7,20 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import asyncpg
+import grpc
 import pytest
+from pyspark.sql.connect.session import SparkSession as RemoteSession
 
-from headrace_spark.session import SparkUnavailable, reach
+from headrace_spark.session import SparkSettings, SparkUnavailable, configuration, reach, sessions
+from headrace_spark.session.settings import read
 from tests.spark.processes import PATIENCE, environment
 
 if TYPE_CHECKING:
@@ -121,6 +126,60 @@ def test_a_server_that_is_no_connect_server_is_reported() -> None:
         with pytest.raises(SparkUnavailable, match="does not answer as a Spark Connect server"):
             reach.check_server(f"sc://127.0.0.1:{silent.getsockname()[1]}", timeout=0.5)
         reach.check_cluster(f"spark://nohost.invalid:1,127.0.0.1:{silent.getsockname()[1]}")  # one of them is enough
+
+
+class Silent(grpc.GenericRpcHandler):  # type: ignore[misc]
+    """A server that accepts all calls, and answers none until it ends."""
+
+    def __init__(self) -> None:
+        self.over = threading.Event()
+
+    def service(self, _: Any) -> Any:
+        return grpc.unary_unary_rpc_method_handler(self._answer)
+
+    def _answer(self, *_: Any) -> bytes:
+        self.over.wait(PATIENCE)
+        return b""
+
+
+@pytest.fixture
+def silent() -> Iterator[str]:
+    """The URL of a server that never answers."""
+    handler = Silent()
+    server = grpc.server(ThreadPoolExecutor(1), [handler])
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    yield f"sc://127.0.0.1:{port}"
+    handler.over.set()
+    server.stop(None).wait()
+
+
+def test_a_server_that_accepts_calls_and_never_answers_is_given_up(silent: str) -> None:
+    with pytest.raises(SparkUnavailable, match=r"has not answered within 0\.5 s.*start_timeout"):
+        reach.check_server(silent, answer_timeout=0.5)
+
+
+def test_the_start_of_a_session_waits_for_the_server_as_long_as_start_timeout_says(silent: str) -> None:
+    with pytest.raises(SparkUnavailable, match=r"has not answered within 0\.4 s"):
+        sessions._connect_session(read(SparkSettings(remote=silent, start_timeout=0.4)), silent)
+
+
+@pytest.mark.parametrize("state", ["silent", "gone"])
+def test_a_session_is_stopped_although_its_server_does_not_answer(
+    state: str, silent: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark itself tries for ten minutes to release it."""
+    monkeypatch.setattr(sessions, "_STOP_TIMEOUT", 0.2)
+    monkeypatch.setattr(configuration, "remove_scratch", lambda: None)  # it is that of this run's session
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # without a server
+        gone = f"sc://127.0.0.1:{taken.getsockname()[1]}"
+        spark: Any = RemoteSession(silent if state == "silent" else gone)
+        ending = threading.Thread(target=sessions._end, args=(sessions._Current(spark),), daemon=True)
+        ending.start()
+        ending.join(10)
+        assert not ending.is_alive()
+    assert spark.is_stopped
 
 
 def test_an_invalid_url_is_reported() -> None:

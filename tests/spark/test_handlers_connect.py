@@ -12,6 +12,8 @@ import pytest
 
 from headrace import App, Batch
 from headrace_spark import spark_consumer
+from headrace_spark.handlers import warm_session
+from headrace_spark.handlers.failures import SparkGone
 from tests.runtime.running import dead_letters, eventually, running
 from tests.spark.processes import PATIENCE, environment
 from tests.spark.test_connect import server
@@ -88,3 +90,19 @@ async def test_a_handler_works_over_spark_connect_and_its_timeout_stops_the_serv
         return not spark.sparkContext.statusTracker().getActiveJobsIds()
 
     await eventually(quiet)
+
+
+def test_a_job_of_a_session_that_is_gone_does_not_end_the_one_that_has_replaced_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of two consumers one may have a new session before the other finds that the old one is gone."""
+    stopped: list[Any] = []
+    old, new = object(), object()
+    monkeypatch.setattr(warm_session, "stop", lambda: stopped.append(new))
+    monkeypatch.setattr(warm_session, "is_connect", lambda _: True)
+    shared: Any = warm_session.WarmSession()
+    shared._spark = new
+    shared.note_death(SparkGone("The old session was lost."), old)
+    assert stopped == []
+    shared.note_death(SparkGone("The new session was lost."), new)
+    assert stopped == [new]

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -204,3 +207,18 @@ def test_a_session_in_this_process_ignores_a_request_for_gpus(master: str, reque
     gpus = {"spark.executor.resource.gpu.amount": "1", "spark.task.resource.gpu.amount": "0.5"}
     found = configuration(_read(tmp_path, given=SparkSettings(master=master, conf=gpus)))
     assert {name: value for name, value in found.items() if "resource" in name} == (gpus if requested else {})
+
+
+def test_the_scratch_directory_is_the_user_s_own_and_goes_with_the_process(tmp_path: Path) -> None:
+    """On a shared machine another user could otherwise have made it, and exchange the code that is shipped."""
+    program = (
+        "from headrace_spark.session.configuration import scratch\n"
+        "(scratch() / 'shipped').mkdir(parents=True)\n"
+        "print(scratch(), oct(scratch().stat().st_mode & 0o777))"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program], env={**os.environ, "TMPDIR": str(tmp_path)}, capture_output=True, text=True,
+        check=True,
+    )  # fmt: skip
+    assert re.fullmatch(rf"{tmp_path}/headrace-spark-\w+ 0o700\n", ended.stdout)
+    assert list(tmp_path.iterdir()) == []

@@ -18,6 +18,7 @@ from headrace_spark.source.rows import SCHEMA
 from headrace_spark.source.streaming import HeadraceStreamReader
 from tests.conftest import Connect
 from tests.runtime.running import eventually
+from tests.spark.test_source_ranges import hang_up
 from tests.support.ranges import begin, make_old
 from tests.support.readers import publish
 from tests.support.waiting import start
@@ -147,6 +148,36 @@ async def test_a_checkpoint_that_is_ahead_of_its_stream_is_reported(
     finally:
         reader.stop()
         tolerant.stop()
+
+
+@pytest.mark.parametrize("available_now", [False, True])
+async def test_what_was_complete_before_a_failover_does_not_count_after_it(
+    dsn: str, database: store.Database, connect: Connect, available_now: bool
+) -> None:
+    """A standby may lack the newest messages, and their seqs are then used again."""
+    await store.create_stream(database, "orders")
+    await publish(database, *"abcdefghij")
+    reader = HeadraceStreamReader(options(dsn, maxRows=5, settleTimeout="0.5s"), SCHEMA)
+
+    async def next_position(start: dict[str, Any]) -> dict[str, Any]:
+        return await asyncio.to_thread(reader.latestOffset, start, reader.getDefaultReadLimit())
+
+    try:
+        if available_now:
+            await asyncio.to_thread(reader.prepareForTriggerAvailableNow)
+        first = await next_position(await asyncio.to_thread(reader.initialOffset))
+        assert first["position"] == 5
+        await database.fetch("delete from headrace_streams.orders where seq > 7")
+        await database.fetch("select setval((select sequence from headrace_internal.streams)::regclass, 7)")
+        await hang_up(database)
+        _, late = await begin(connect, "late")
+        await publish(database, "k", "l", "m")
+        second = await next_position(first)
+        assert second["position"] == 7, "message 8 is not there yet"
+        await late.commit()
+        assert (await next_position(second))["position"] == (7 if available_now else 11)
+    finally:
+        reader.stop()
 
 
 async def test_max_connections_bounds_the_tasks_of_a_read(dsn: str, database: store.Database) -> None:

@@ -171,3 +171,19 @@ async def test_what_is_no_archive_of_the_stream_is_refused(reader: Reader, datab
     await fill(database, "bills", 5)
     with pytest.raises(InvalidInput, match="holds an archive of the stream 'orders'"):
         history("bills", reader.path, spark=reader.spark, database=reader.dsn)
+
+
+async def test_what_an_archive_s_filter_left_out_may_be_removed_from_the_stream(
+    reader: Reader, database: store.Database
+) -> None:
+    """The archive has no file of such messages. Its position is behind them."""
+    await in_segments(database, retention="interest")
+    await store.publish(database, "orders", "wanted", "1")
+    await publish(database, "orders", 1, 55)
+    await reader.archive(consumer="archive", filter="wanted")
+    for _ in range(3):
+        await sweep(database)
+    assert await database.fetchval("select min(seq) from headrace_streams.orders") > 10
+    assert await reader.seqs() == [1]
+    await store.publish(database, "orders", "wanted", "1")
+    assert await reader.seqs() == [1, 56]

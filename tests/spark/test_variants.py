@@ -5,16 +5,25 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import functions as sql
-from pyspark.sql.types import VariantVal
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StringType, StructField, StructType, VariantType, VariantVal
 
 from headrace import App, store
+from headrace.model.errors import InvalidData
 from headrace_spark import spark_consumer
+from headrace_spark.frames.columns import arrow_type
+from headrace_spark.frames.encoding import encode
+from headrace_spark.frames.incoming import decode
+from headrace_spark.frames.schema import of_struct
 from tests.runtime.running import Seen, running
+from tests.spark.test_schema import Sent
 from tests.support.readers import publish
 
 if TYPE_CHECKING:
@@ -126,6 +135,40 @@ async def test_a_variant_is_written_as_the_json_that_it_holds(
     ).save()
     copies = await database.fetch("select data::text from headrace_streams.copies order by seq")
     assert [json.loads(row[0]) for row in copies] == [json.loads(text) for text in ODD]
+
+
+async def test_numbers_that_json_does_not_have_are_written_as_spark_writes_them(
+    spark: SparkSession, database: store.Database, dsn: str
+) -> None:
+    await fill(database, '{"a": [1e400, -1e400], "inf": "nan \\" inf"}', "7")
+    await store.create_stream(database, "copies")
+    rows = reading(spark, dsn).schema("key string, seq bigint, data variant").load()
+    rows = rows.withColumn("data", sql.expr("if(seq = 2, cast(double('NaN') as variant), data)")).drop("seq")
+    rows.coalesce(1).write.format("headrace").mode("append").options(database=dsn, stream="copies").save()
+    copies = await database.fetch("select data::text from headrace_streams.copies order by seq")
+    theirs = [row[0] for row in rows.select(sql.to_json("data")).collect()]
+    assert [json.loads(row[0]) for row in copies] == [json.loads(text) for text in theirs]
+    assert json.loads(theirs[0]) == {"a": ["Infinity", "-Infinity"], "inf": 'nan " inf'}
+
+
+async def test_a_payload_that_is_nested_too_deeply_for_a_variant_does_not_fit() -> None:
+    made = of_struct(StructType([StructField("more", VariantType())]))
+    fit: list[int] = []
+    for depth in range(sys.getrecursionlimit() - 300, sys.getrecursionlimit()):
+        misfits: list[Exception] = []
+        decode([Sent(f'{{"more": {"[" * depth}{"]" * depth}}}')], made, lambda _, error, to=misfits: to.append(error))
+        fit += [] if misfits else [depth]
+    assert 0 < len(fit) < 300
+
+
+async def test_a_variant_that_is_nested_too_deeply_for_json_is_reported() -> None:
+    depth = 400
+    variant = VariantVal.parseJson("[" * depth + "]" * depth)
+    schema = to_arrow_schema(StructType([StructField("key", StringType()), StructField("data", VariantType())]))
+    data = pa.array([VariantType().toInternal(variant)], arrow_type(VariantType()))
+    batch = pa.record_batch([pa.array(["a"]), data], schema)
+    with pytest.raises(InvalidData, match="nested too deeply"):
+        encode(batch)
 
 
 class Query:

@@ -42,9 +42,18 @@ def written(dsn: str) -> Written:
     return written
 
 
-def rows(*keys: str | None, **columns: list[Any]) -> pa.RecordBatch:
+def rows(*keys: str | None, **columns: Any) -> pa.RecordBatch:
     """A batch as Spark passes it. Its only column is a number unless other columns are given."""
     return pa.record_batch({"key": pa.array(keys, pa.string()), **(columns or {"n": list(range(len(keys)))})})
+
+
+def any_bytes(*texts: bytes) -> pa.Array:
+    """Strings as Spark has them, of which not all are UTF-8."""
+    return pa.array(texts, pa.binary()).view(pa.string())
+
+
+def with_key(key: bytes) -> pa.RecordBatch:
+    return pa.record_batch({"key": any_bytes(key), "data": pa.array(["1"])})
 
 
 def a_write(written: Written, **which: Any) -> Write:
@@ -298,6 +307,10 @@ def test_a_full_stream_is_reported_at_once(written: Written) -> None:
         (rows("ok", "x" * 2000), InvalidKey, r"^The row with the key 'x{80}…' can't"),
         (rows("ok", "bad", data=["1", '{"a":']), InvalidData, r"key 'bad' .* its data, a string, is not JSON text"),
         (rows("ok", "bad", data=["1", '"\\u0000"']), InvalidData, r"key 'bad' .* NUL"),
+        (rows("ok", "bad", data=any_bytes(b"1", b'"\xff"')), InvalidData, r"key 'bad' .* its data, a string, is no text in UTF-8 .*0xff"),
+        (rows("ok", "bad", data=["1", "1"], headers=any_bytes(b"{}", b'{"\xc3":1}')), InvalidData, r"key 'bad' .* no text in UTF-8"),
+        (with_key(b"k\xe4"), InvalidData, r"key 'k\ufffd' .* its key, a string, is no text in UTF-8"),
+        (with_key(b"k\0"), InvalidData, r"key 'k\\x00' .* NUL"),
         (rows("ok", "bad", data=["1", "1"], headers=[None, "[]"]), InvalidData, r"key 'bad' .* not a JSON object"),
         (rows("ok", "bad", data=["1", "1"], headers=[None, "{"]), InvalidData, r"key 'bad' .* its headers, a string"),
         (rows("ok", "bad", data=["1", "[" * 50000]), InvalidInput, r"key 'bad' .* stack depth limit exceeded"),

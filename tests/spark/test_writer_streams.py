@@ -142,6 +142,26 @@ def test_rows_that_cant_be_messages_are_set_aside_in_the_same_transaction(writte
     assert written.staged() == 0
 
 
+def test_rows_whose_texts_can_be_no_key_are_set_aside_too(written: Written) -> None:
+    """Rows without a key are found before their stream is looked up, and Spark's strings may hold any bytes."""
+    texts = pa.array([b"no stream", b"orders", b"a", None, b"\xff", b"1"], pa.binary()).view(pa.string())
+    rows = pa.record_batch([texts.slice(0, 2), texts.slice(3, 2), pa.array(["1", "2"])], SCHEMA.names)
+    save(written, rows, badRows="bad")
+    bad = [(key, json.loads(data)["row"]) for key, data in written.messages("bad")]
+    assert bad == [
+        ("unknown", {"stream": "no stream", "key": None, "data": "1"}),
+        ("orders", {"stream": "orders", "key": "\ufffd", "data": "2", "headers": None}),
+    ]
+
+
+def test_a_row_that_names_its_stream_with_a_nul_is_set_aside_too(written: Written) -> None:
+    save(written, batch(("a\0", "b", "1"), ("orders", "c", "2")), badRows="bad")
+    [(key, text)] = written.messages("bad")
+    row = {"stream": "a\u2400", "key": "b", "data": "1", "headers": None}
+    assert (key, json.loads(text)["row"]) == ("unknown", row)
+    assert written.keys() == ["c"]
+
+
 def test_writes_to_two_streams_under_one_id_set_rows_aside_in_the_same_stream(written: Written) -> None:
     for stream in ("orders", "payments", "orders"):
         save(written, batch((None, "a", "1"), (None, "b..b", "2")), stream=stream, badRows="bad", writeId="w" * 200)

@@ -16,7 +16,7 @@ import pyarrow as pa  # type: ignore[import-untyped, unused-ignore]
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType, VariantType, VariantVal
 
-UNFIT = (pa.ArrowException, OverflowError, ValueError, TypeError)
+UNFIT = (pa.ArrowException, OverflowError, RecursionError, ValueError, TypeError)
 """The errors that `build` raises for a value that its type can't hold."""
 
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import base64
+import re
 import struct
 from collections.abc import Callable, Sequence
 from datetime import UTC
@@ -142,7 +143,21 @@ def _of_struct(kind: pa.StructType) -> _Convert | None:
 
 
 def _of_variant(value: dict[str, bytes]) -> msgspec.Raw:
-    return msgspec.Raw(VariantVal(**value).toJson().encode())
+    try:
+        text = VariantVal(**value).toJson()
+    except RecursionError:
+        raise InvalidData("A variant of the DataFrame is nested too deeply to be written as JSON.") from None
+    if "inf" in text or "nan" in text:  # PySpark writes such numbers as Python does
+        text = _NOT_FINITE.sub(lambda found: _quoted_number(found[0]), text)
+    return msgspec.Raw(text.encode())
+
+
+_NOT_FINITE = re.compile(r'"(?:[^"\\]|\\.)*"|-?inf|nan')
+"""A string, or a number that JSON does not have."""
+
+
+def _quoted_number(text: str) -> str:
+    return text if text.startswith('"') else f'"{_non_finite(float(text))}"'
 
 
 def _is_text(kind: pa.DataType) -> bool:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable
+from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import uuid4
 
@@ -71,6 +72,7 @@ class Job:
         self.abandoned = False
         self._spark: SparkSession | None = None
         self._cancelled = False
+        self._cancelling = Lock()
 
     # --- called in the job's thread
 
@@ -104,16 +106,22 @@ class Job:
     # --- called from other threads
 
     def cancel(self) -> None:
-        """Cancel all Spark jobs of this call. Errors of a session that is gone are ignored."""
+        """Cancel all Spark jobs of this call. Errors of a session that is gone are ignored.
+
+        While a session does not answer an earlier call, nothing is done. Each call would hold a thread.
+        """
         self._cancelled = True
         spark = self._spark
-        if spark is None:
+        if spark is None or not self._cancelling.acquire(blocking=False):
             return
-        with contextlib.suppress(Exception):
-            if is_connect(spark):
-                spark.interruptTag(self.group)
-            else:
-                spark.sparkContext._jsc.sc().cancelJobGroupAndFutureJobs(self.group)
+        try:
+            with contextlib.suppress(Exception):
+                if is_connect(spark):
+                    spark.interruptTag(self.group)
+                else:
+                    spark.sparkContext._jsc.sc().cancelJobGroupAndFutureJobs(self.group)
+        finally:
+            self._cancelling.release()
 
     def read_progress(self) -> None:
         """Read the progress from Spark. Spark Connect does not report it."""
@@ -214,7 +222,7 @@ async def _watch(job: Job, ended: anyio.Event, log_every: float, check: Callable
             await ended.wait()
             return
         check()
-        await anyio.to_thread.run_sync(job.read_progress)
+        await anyio.to_thread.run_sync(job.read_progress, abandon_on_cancel=True)  # a session may not answer
         if time.monotonic() - logged_at >= log_every and not ended.is_set():
             logged_at = time.monotonic()
             job.log_progress()
@@ -225,11 +233,11 @@ async def _stop(job: Job, ended: anyio.Event, draining: Callable[[], bool]) -> N
 
     While the app drains, the wait is short. Work in this process can't be cancelled, and a session may not answer.
     """
-    began, one_call = anyio.current_time(), anyio.CapacityLimiter(1)
+    began, threads = anyio.current_time(), anyio.CapacityLimiter(1)
     with anyio.CancelScope(shield=True):
         while not ended.is_set():
             with anyio.move_on_after(CANCEL_INTERVAL):
-                await anyio.to_thread.run_sync(job.cancel, limiter=one_call, abandon_on_cancel=True)
+                await anyio.to_thread.run_sync(job.cancel, limiter=threads, abandon_on_cancel=True)
                 await ended.wait()
             if not ended.is_set() and draining() and anyio.current_time() - began >= CANCEL_TIMEOUT:
                 job.abandoned = True

@@ -201,7 +201,7 @@ class Transform:
         except Exception as error:
             failure = classified(error, spark)
             if isinstance(failure, SparkGone):
-                self._warm_session.note_death(failure)
+                self._warm_session.note_death(failure, spark)
             if failure is error:
                 raise
             raise failure from error

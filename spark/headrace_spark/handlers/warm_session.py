@@ -96,16 +96,22 @@ class WarmSession:
 
     def _obtained(self) -> SparkSession:
         if self._spark is not None and not is_connect(self._spark) and not started():
-            self.note_death(SparkGone("The Spark session has ended, since its Java process or its cluster is gone."))
+            ended = SparkGone("The Spark session has ended, since its Java process or its cluster is gone.")
+            self.note_death(ended, self._spark)
         if self.lost is not None:
             raise self.lost
         self._spark = obtain(self.settings, {})
         return self._spark
 
-    def note_death(self, error: SparkGone) -> None:
-        """Note that the session has died, or that objects of the user's modules belong to one that has."""
+    def note_death(self, error: SparkGone, spark: SparkSession) -> None:
+        """Note that the session has died, or that objects of the user's modules belong to one that has.
+
+        Args:
+            spark: the session of the job. Over Spark Connect another consumer may have a new one already.
+        """
         if self._spark is not None and is_connect(self._spark):
-            stop()  # the next batch gets a new session
+            if spark is self._spark:
+                stop()  # the next batch gets a new session
         elif self.lost is None:
             self.lost = error
 

@@ -33,7 +33,7 @@ class DeltaLog:
     def __init__(self, archive: Archive) -> None:
         self._archive = archive
         self._root = plain_url(archive.root)
-        self._table: DeltaTable | None = None  # as of the last call of `position`
+        self._table: DeltaTable | None = None  # as of the last call of `position`, or our last commit
 
     @staticmethod
     def check() -> None:
@@ -49,10 +49,10 @@ class DeltaLog:
 
         with self._errors():
             self._table = DeltaTable(self._root) if DeltaTable.is_deltatable(self._root) else None
-            batch, merge = (
-                None if self._table is None else self._table.transaction_version(id)
-                for id in self._transactions  # noqa: A001
-            )
+            return None if self._table is None else self._position_of(self._table)
+
+    def _position_of(self, table: DeltaTable) -> Position | None:
+        batch, merge = map(table.transaction_version, self._transactions)
         return None if batch is None else Position(batch, -1 if merge is None else merge)
 
     @property
@@ -92,6 +92,12 @@ class DeltaLog:
             done = [Transaction(id, number) for id, number in numbers if number >= 0]  # noqa: A001
             properties = CommitProperties(app_transactions=done)
             self._table.create_write_transaction(actions, "append", _schema(), ["day"], commit_properties=properties)
+            # Otherwise the next commit would be in conflict with this one.
+            self._table.update_incremental()
+            if self._position_of(self._table) != position:
+                raise CommittedMeanwhile(
+                    f"Another process committed to the Delta log of the archive in {self._archive.root!r}. Run it again."
+                )
 
     @contextmanager
     def _errors(self) -> Iterator[None]:

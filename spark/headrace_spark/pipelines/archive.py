@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.model import conditions
 from headrace.model.durations import Duration
-from headrace.model.errors import ConfigurationError, HeadraceError
+from headrace.model.errors import ConfigurationError
 from headrace.model.keys import check_filters
 from headrace.model.specs import ConsumerSpec
 from headrace_spark.lake.files import files_at
@@ -146,7 +146,7 @@ def _run(writer: DataStreamWriter, layout: Layout, report: Report) -> None:
     try:
         follow(writer.option("checkpointLocation", layout.checkpoint), lambda progress: None)
     except BaseException:
-        with suppress(HeadraceError):  # the files may be out of reach, and that is the error
+        with suppress(Exception):  # the files may be out of reach, as without Spark's Java, and that is the error
             _count(layout, before, report)
         raise
     _count(layout, before, report)

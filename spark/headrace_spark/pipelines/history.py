@@ -14,7 +14,7 @@ from headrace_spark.lake.layout import CHECKPOINT, Identity, Layout
 from headrace_spark.lake.merges import Merges, Part, current, day_of
 from headrace_spark.lake.parquet import COLUMNS
 from headrace_spark.pipelines.streams import Selection
-from headrace_spark.positions.offsets import parse
+from headrace_spark.positions.offsets import Position, parse
 from headrace_spark.session import register, session
 from headrace_spark.source.options import Edge, Edges, Options
 from headrace_spark.source.queries import Queries
@@ -64,9 +64,10 @@ def history(
     edges = Options.of({"stream": stream, "start": _text(start), "end": _text(end)} | _given(database))
     first, last = _edge("start", edges.start), _edge("end", edges.end)
     merges = Merges(layout).all()  # before the batches, so that merged files have rows of these only
+    done = _done(layout)  # before the batches, so that those up to it are complete
     batches = layout.complete()  # the stream still has the messages of the others
     drawn = _drawn(layout, edges)  # after these, since the archive may grow meanwhile
-    seam = batches[-1].last if batches else 0
+    seam = max(batches[-1].last if batches else 0, done)
     if seam > drawn:
         raise InvalidInput(
             f"The archive in {layout.files.root!r} has messages up to seq {seam}, and the last one of the stream {stream!r} is {drawn}. The"
@@ -103,6 +104,23 @@ def _given(database: str | None) -> dict[str, str]:
     return {} if database is None else {"database": database}
 
 
+def _done(layout: Layout) -> int:
+    """The position behind the batches that Spark has done. Those without a row have no manifest, and the stream may not
+    have their messages any more."""
+    number = max(_numbers(layout, "commits"), default=None)
+    text = None if number is None else layout.files.read(f"{CHECKPOINT}/offsets/{number}")
+    return 0 if text is None else max((position.seq for position in _positions(text).values()), default=0)
+
+
+def _numbers(layout: Layout, directory: str) -> list[int]:
+    return [int(name) for name in layout.files.names(f"{CHECKPOINT}/{directory}") if name.isdecimal()]
+
+
+def _positions(text: bytes) -> dict[str, Position]:
+    """The positions in a file of offsets, by the unique id of the stream."""
+    return parse(msgspec.json.decode(text.strip().rpartition(b"\n")[2]))
+
+
 def _drawn(layout: Layout, options: Options) -> int:
     """Return the last seq that the stream has drawn. By the last offset in the archive's checkpoint, check that the
     stream is the one that was archived."""
@@ -111,9 +129,9 @@ def _drawn(layout: Layout, options: Options) -> int:
         (found,) = queries.streams(options)
     finally:
         queries.close()
-    numbers = [int(name) for name in layout.files.names(f"{CHECKPOINT}/offsets") if name.isdecimal()]
+    numbers = _numbers(layout, "offsets")
     text = layout.files.read(f"{CHECKPOINT}/offsets/{max(numbers)}") if numbers else None
-    if text is not None and found.uid not in parse(msgspec.json.decode(text.strip().rpartition(b"\n")[2])):
+    if text is not None and found.uid not in _positions(text):
         raise UnknownStream(
             f"The archive in {layout.files.root!r} is of a stream {options.stream!r} that was deleted. The stream of this name was created"
             " later."

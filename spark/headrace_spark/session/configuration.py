@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import re
+import shutil
 import site
 import sys
 import sysconfig
@@ -74,9 +76,25 @@ def cores(master: str) -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+_scratch: dict[int, Path] = {}
+
+
 def scratch() -> Path:
-    """The directory of tables that are saved without a path. It is deleted when the session is stopped."""
-    return Path(tempfile.gettempdir()) / f"headrace-spark-{os.getuid()}-{os.getpid()}"
+    """The directory of tables that are saved without a path, and of code that is shipped.
+
+    No other user can have made it. It is deleted when the session is stopped, or the process ends.
+    """
+    own = os.getpid()  # a fork has another one
+    if own not in _scratch:
+        _scratch[own] = Path(tempfile.mkdtemp(prefix="headrace-spark-"))
+    return _scratch[own]
+
+
+@atexit.register
+def remove_scratch() -> None:
+    """Delete that directory, if there is one."""
+    if (own := _scratch.pop(os.getpid(), None)) is not None:
+        shutil.rmtree(own, ignore_errors=True)
 
 
 def _local_defaults(master: str) -> dict[str, str]:

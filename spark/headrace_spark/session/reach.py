@@ -10,7 +10,7 @@ import socket
 from urllib.parse import urlsplit
 
 from headrace_spark.session.errors import SparkMisconfigured, SparkUnavailable
-from headrace_spark.session.settings import without_token
+from headrace_spark.session.settings import START_TIMEOUT, without_token
 
 TIMEOUT = 5.0  # seconds
 _CONNECT_PORT = 15002
@@ -44,13 +44,22 @@ def _problem_of_master(master: str, timeout: float) -> str | None:
     return None if None in errors else errors[0]
 
 
-def check_server(remote: str, *, timeout: float = TIMEOUT) -> None:
-    """Check a Spark Connect server. Raises `SparkUnavailable` if none answers within `timeout` seconds, or it
-    refuses the client."""
+def check_server(remote: str, *, timeout: float = TIMEOUT, answer_timeout: float = START_TIMEOUT) -> None:
+    """Check a Spark Connect server.
+
+    Args:
+        remote: its URL.
+        timeout: seconds that it has to accept a connection.
+        answer_timeout: seconds that it has to answer. A cloud may start a cluster first.
+
+    Raises:
+        SparkUnavailable: there is none, it does not answer in time, or it refuses the client.
+    """
     import grpc  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
+    from pyspark.errors.exceptions.connect import SparkConnectGrpcException
     from pyspark.sql.connect.client import SparkConnectClient
-    from pyspark.sql.connect.client.core import DefaultChannelBuilder
+    from pyspark.sql.connect.client.core import DefaultChannelBuilder, RpcDeadlines
 
     shown = without_token(remote)
     try:
@@ -60,7 +69,8 @@ def check_server(remote: str, *, timeout: float = TIMEOUT) -> None:
     host, port = _split(builder.endpoint, _CONNECT_PORT)
     if (error_text := _connect_error(host, port, timeout)) is not None:
         raise SparkUnavailable(f"The Spark Connect server {shown} can't be reached: {error_text}.")
-    client = SparkConnectClient(builder, retry_policy=_RETRIES)
+    deadlines = RpcDeadlines(analyze_plan=answer_timeout, release_session=answer_timeout)
+    client = SparkConnectClient(builder, retry_policy=_RETRIES, rpc_deadlines=deadlines)
     try:
         grpc.channel_ready_future(client._channel).result(timeout)
         client._analyze("spark_version")
@@ -70,6 +80,12 @@ def check_server(remote: str, *, timeout: float = TIMEOUT) -> None:
             f"The program at {shown} does not answer as a Spark Connect server. Check the address."
         ) from error
     except (PySparkException, grpc.RpcError) as error:
+        late = grpc.StatusCode.DEADLINE_EXCEEDED
+        if isinstance(error, SparkConnectGrpcException) and error.getGrpcStatusCode() == late:
+            raise SparkUnavailable(
+                f"The Spark Connect server {shown} accepts calls, and has not answered within {answer_timeout:g} s. Check the server, or raise"
+                " start_timeout (HEADRACE_SPARK_START_TIMEOUT)."
+            ) from error
         raise SparkUnavailable(f"The Spark Connect server {shown} refuses the client: {_first_line(error)}.") from error
     finally:
         client.close()

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import signal
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -171,9 +171,21 @@ def _end(current: _Current) -> None:
         current.gateway.end()
     else:
         _end_lag(current)
+        if is_connect(current.spark):
+            _stop_waiting(current.spark)
         stop_session(current.spark)
         os.environ.pop(_CONNECT_MODE, None)
-    shutil.rmtree(configuration.scratch(), ignore_errors=True)
+    configuration.remove_scratch()
+
+
+def _stop_waiting(spark: Any) -> None:
+    """Let a session of Spark Connect be released by one short call.
+
+    Its client would try for ten minutes while no server answers.
+    """
+    spark.client.set_retry_policies([])
+    deadlines = spark.client._rpc_deadlines
+    spark.client._rpc_deadlines = replace(deadlines, release_session=_STOP_TIMEOUT)
 
 
 def _end_lag(current: _Current) -> None:
@@ -322,7 +334,7 @@ def whose(spark: SparkSession) -> str:
 def _connect_session(resolved: Resolved, remote: str) -> _Current:
     from pyspark.sql import SparkSession
 
-    reach.check_server(remote)
+    reach.check_server(remote, answer_timeout=resolved.start_timeout)
     spark = (
         SparkSession.builder.config(map={**configuration.connect_configuration(resolved)}).remote(remote).getOrCreate()
     )

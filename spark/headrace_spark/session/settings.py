@@ -60,7 +60,8 @@ class SparkSettings(msgspec.Struct, frozen=True, kw_only=True):
             paths, and Headrace's own code with them. Workers of a local master need none, since
             they import what this process can import.
         start_timeout: how long a cluster may take to accept the application and to provide an
-            executor, in seconds or as text such as "10m". The default is 5 minutes.
+            executor, or a Connect server to answer, in seconds or as text such as "10m". The default
+            is 5 minutes.
     """
 
     master: str | None = None

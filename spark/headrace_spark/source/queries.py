@@ -41,12 +41,16 @@ class Queries:
     Args:
         place: the database.
         patience: seconds for which a query is retried while the database can't be reached.
+
+    Attributes:
+        lost: number of connections that were lost.
     """
 
     def __init__(self, place: Place, *, patience: float = 0.0) -> None:
         self._place = place
         self._patience = patience
         self._connection: Connection | None = None
+        self.lost = 0
 
     def close(self) -> None:
         """Close the connection."""
@@ -71,6 +75,7 @@ class Queries:
             pause = min(pause * 2, 2.0)
 
     def _drop(self) -> None:
+        self.lost += 1
         try:
             self.close()
         except Exception as error:  # it is broken already

@@ -50,6 +50,7 @@ class RowRefused(Exception):
         self.place, self.error = place, error
 
 
+_NUL = re.compile(r": 0x00$")
 _LINE = re.compile(r"^COPY .*, line (\d+)(?:, column (\w+))?", re.MULTILINE)
 
 
@@ -72,13 +73,15 @@ def row_error(error: Any, rows: pa.RecordBatch, place: int) -> HeadraceError:
     """The Headrace error for a row that the database refuses, with its key."""
     state = getattr(error, "sqlstate", None) or ""
     line = _LINE.search(_detail(error, "CONTEXT"))
-    key, constraint = rows.column("key")[place].as_py(), _detail(error, "CONSTRAINT_NAME")
+    key, constraint = text_of(rows.column("key"), place), _detail(error, "CONSTRAINT_NAME")
     start = f"The row with the key {_short(key)} can't be published:"
     if constraint == "valid_key":
         return InvalidKey(
             f"{start} a key has 1 to 1024 bytes, and its tokens, separated by dots, are neither empty nor exactly '*' or '>'"
             " and have no blanks or control characters."
         )
+    if state == "22021" and not _NUL.search(message := _detail(error, "MESSAGE_PRIMARY")):
+        return InvalidData(f"{start} its {(line and line[2]) or 'data'}, a string, is no text in UTF-8 ({message}).")
     if constraint == "no_nul" or state == "22021":
         return InvalidData(f"{start} it has a NUL character, which Postgres can't return as text.")
     if constraint == "message_size":
@@ -89,6 +92,14 @@ def row_error(error: Any, rows: pa.RecordBatch, place: int) -> HeadraceError:
         detail = _detail(error, "MESSAGE_DETAIL").rstrip(".")
         return InvalidData(f"{start} its {line[2]}, a string, is not JSON text ({detail}).")
     return InvalidInput(f"{start} {_detail(error, 'MESSAGE_PRIMARY')}.")
+
+
+def text_of(texts: pa.Array, place: int) -> Any:
+    """The string at a place. Spark's strings may hold any bytes, and those that are not UTF-8 are replaced."""
+    try:
+        return texts[place].as_py()
+    except UnicodeDecodeError:
+        return texts.cast("binary")[place].as_py().decode(errors="replace")
 
 
 def _short(key: str) -> str:

@@ -17,7 +17,7 @@ from uuid import uuid4
 
 import msgspec
 
-from headrace.model.errors import HeadraceError, InvalidInput, StoreFull, StoreUnavailable, UnknownStream
+from headrace.model.errors import HeadraceError, InvalidData, InvalidInput, StoreFull, StoreUnavailable, UnknownStream
 from headrace.model.log import Log
 from headrace_spark.frames.pieces import by_stream, check_number, chunks
 from headrace_spark.source.connection import Place, connect, fetch, translated
@@ -292,7 +292,7 @@ class _Sender:
             self._connection = connect(self._write.place)
         try:
             table = self._table(self._connection, stream)
-        except UnknownStream as error:
+        except (UnknownStream, InvalidData) as error:  # a text with a NUL names no stream either
             if self._set_aside is None or self._write.stream is not None:
                 raise
             for place in range(rows.num_rows):

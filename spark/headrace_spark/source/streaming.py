@@ -53,6 +53,7 @@ class HeadraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._rows = Rows(schema, options)
         self._queries = Queries(options.place, patience=options.settle_timeout)
         self._streams = Streams(self._queries, options)
+        self._lost = 0  # connections
         self._targets: dict[str, int] | None = None  # with AvailableNow, where the run stops
         self._clock = clock
         self._began: float | None = None  # when the last micro-batch was planned
@@ -91,6 +92,16 @@ class HeadraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             InvalidInput: the checkpoint is ahead of a stream, as after a restore of the database
                 from an older backup.
         """
+        offset = self._latest(start, limit)
+        while self._lost != self._queries.lost:  # after a failover, seqs and xids may be used again
+            self._lost = self._queries.lost
+            self._streams = Streams(self._queries, self._options)
+            if self._targets is not None:
+                self._targets = self._streams.ends()
+            offset = self._latest(start, limit)
+        return offset
+
+    def _latest(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         before = parse(start)
         current = self._streams.current(before)
         self._streams.confirm(one for one in current.values() if one.uid in before)

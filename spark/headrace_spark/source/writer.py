@@ -24,13 +24,15 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StringType, StructType
 
-from headrace.model.errors import ConfigurationError, HeadraceError, InvalidInput, UnknownStream
+from headrace.model.errors import ConfigurationError, HeadraceError, InvalidInput, InvalidKey, UnknownStream
+from headrace.model.keys import check_key
 from headrace.model.log import Log
 from headrace_spark.frames.encoding import DATA
 from headrace_spark.frames.outgoing import check as check_schema
 from headrace_spark.frames.pieces import STREAM, check_number
 from headrace_spark.source import staging
 from headrace_spark.source.options import Options
+from headrace_spark.source.row_checks import text_of
 from headrace_spark.source.staging import Part, Write
 
 if TYPE_CHECKING:
@@ -255,7 +257,7 @@ class _BadRows:
         values = {name: _shown(row.column(name)) for name in row.schema.names}
         if self._target is None:
             values[STREAM] = stream
-        key = _NO_STREAM if stream is None or isinstance(error, UnknownStream) else stream
+        key = _NO_STREAM if stream is None or isinstance(error, UnknownStream) or not _is_key(stream) else stream
         text = msgspec.json.encode({"error": str(error), "row": values}).decode()
         text = text.replace("\\u0000", "\\u2400")  # which Postgres can't return as text
         with self._lock:
@@ -280,10 +282,19 @@ class _BadRows:
         self._parts.append(staging.stage(self._write, self._partition, [rows]))
 
 
+def _is_key(stream: str) -> bool:
+    """Whether a text that is to name a stream can be a key. Not every row's stream has been looked up."""
+    try:
+        check_key(stream)
+    except InvalidKey:
+        return False
+    return True
+
+
 def _shown(values: pa.Array) -> str | None:
     """The only value of a column as text, at most `_MAX_TEXT` characters of it."""
     try:
-        value = values[0].as_py()
+        value = text_of(values, 0)
     except (OverflowError, ValueError):  # such as a time after the year 9999
         value = values.cast("string")[0].as_py()
     return None if value is None else str(value)[:_MAX_TEXT]
