@@ -91,6 +91,21 @@ async def test_a_message_in_flight_that_comes_again_is_retried_with_its_attempts
     assert (again.seqs, again.attempts) == ([3], [2])
 
 
+async def test_a_message_that_comes_again_and_failed_waits_no_longer_after_the_clock_was_set_back(
+    database: store.Database, declare: Declare
+) -> None:
+    reader = await declare()
+    ann = await at_work(reader, 1)
+    await replay(reader)
+    assert (await reader.lease("bob")).seqs == []
+    await store.cancel(database, reader.id, [1, 2])  # so that it is the first of its key that waits
+    await reader.nack(ann, delay=10)
+    reader.clock.advance(-3600)
+    assert (await reader.lease("bob")).seqs == []
+    reader.clock.advance(10)
+    assert (await reader.lease("bob")).seqs == [3]
+
+
 async def test_a_process_keeps_its_leases_while_messages_of_theirs_are_to_be_repeated_twice(
     database: store.Database, declare: Declare
 ) -> None:
