@@ -136,7 +136,8 @@ begin
     end if;
 end $$;
 
--- Extend these leases to the consumer's ack_wait from now. Returns those that still exist.
+-- Extend these leases to the consumer's ack_wait from now. Returns those that still exist. None ends sooner than before: its
+-- owner may not know yet that ack_wait is shorter now.
 -- Granted: consume
 create or replace function headrace_internal.extend_leases(p_consumer int, p_leases bigint[], p_now timestamptz default clock_timestamp()) returns bigint[]
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan as $$
@@ -147,7 +148,7 @@ begin
     v_leases := array(
         select lease_id from headrace_internal.leases where consumer_id = p_consumer and lease_id = any (p_leases)
         order by lease_id for no key update);
-    update headrace_internal.leases as l set expires_at = p_now + c.ack_wait
+    update headrace_internal.leases as l set expires_at = greatest(l.expires_at, p_now + c.ack_wait)
         from headrace_internal.consumers as c
         where c.id = p_consumer and l.consumer_id = p_consumer and l.lease_id = any (v_leases);
     return v_leases;
