@@ -248,8 +248,6 @@ class Fetcher:
             self._slow_keys.called(len(batch.seqs))
         if self._in_doubt:
             return None
-        if batch.version != self._settings.version:
-            await self._learn_settings()
         if batch.lease_id is not None:
             await self._take(batch, batch.lease_id)
         empty = batch.lease_id is None and not batch.more and not batch.busy and not self._free_keys
@@ -271,13 +269,16 @@ class Fetcher:
                     with self._instruments.leasing(self._settings.spec) as brought:
                         batch = await self._call(want)
                         brought(batch)
+            self.unanswered_since = None
+            if batch.version != self._settings.version:
+                await self._learn_settings()
         except BaseException:
             self._lanes.add(())
             raise
-        self.unanswered_since = None
         # In another history, this batch may contain messages that follow some that have to be delivered again. If the
-        # settler has verified the leases meanwhile, the store may have released this one.
-        self._in_doubt = self._verifier.count > verified or batch.history not in (None, self._in_flight.history)
+        # leases were verified meanwhile, the store may have released this one.
+        is_rewound = batch.history not in (None, self._in_flight.history)
+        self._in_doubt = is_rewound or self._verifier.may_have_released(verified)
         if batch.lease_id is None or self._in_doubt:
             self._lanes.add(())
         return batch
@@ -348,11 +349,8 @@ class Fetcher:
         """Read the settings after a lease call. If that fails, its batch is released."""
         try:
             await self._read_settings()
-        except BaseException as error:
-            self._in_doubt = True
-            self._lanes.add(())
-            if isinstance(error, UnknownConsumer):
-                await self._reclaim()
+        except UnknownConsumer:
+            await self._reclaim()
             raise
 
     async def _read_settings(self) -> None:
