@@ -11,6 +11,7 @@ import pytest
 from headrace import App, LeaseLost, Message, StoreUnavailable, store
 from headrace.model.outcomes import Settlement
 from headrace.model.records import Batch, Lost
+from headrace.model.specs import ConsumerSpec
 from tests.runtime.running import Gate, Seen, consumer, eventually, numbered, running, seek
 from tests.support.logs import logged
 
@@ -52,6 +53,34 @@ async def test_leases_are_extended_while_a_handler_takes_longer_than_ack_wait(ap
         await app.idle()
         await settled_everything(app)
     assert attempts == [(1, 1), (2, 1), (3, 1)]
+
+
+@pytest.mark.asyncio
+async def test_leases_end_no_sooner_after_an_edit_to_a_longer_ack_wait(app: App) -> None:
+    """They are extended at the time that was planned before the edit."""
+    gate = Gate()
+    attempts: list[tuple[int, int]] = []
+
+    async def is_extended() -> bool:
+        lowest = "select min(expires_at) > clock_timestamp() + interval '10 minutes' from headrace_internal.leases"
+        return bool(await app.database.fetchval(lowest))
+
+    @app.consumer("orders", ack_wait="3s")
+    async def ship(number: int, message: Message) -> None:
+        attempts.append((number, message.attempt))
+        if number == 1:
+            await gate.wait()
+
+    async with running(app):
+        await app.publish("orders", "a", 1)
+        await gate.until(1)
+        await store.declare_consumer(app.database, ConsumerSpec(stream="orders", name="ship", ack_wait=3600))
+        await app.publish("orders", "b", 2)  # with its lease call, the process learns of the edit
+        await eventually(is_extended)
+        gate.open()
+        await app.idle()
+        await settled_everything(app)
+    assert attempts == [(1, 1), (2, 1)]
 
 
 @pytest.mark.asyncio

@@ -14,6 +14,7 @@ import asyncpg
 import pytest
 
 from headrace import App, Message, Reject, Retry, store
+from headrace.model.specs import ConsumerSpec
 from tests.runtime.running import WITHIN, Gate, Seen, consumer, eventually, make_due, running
 
 pytestmark = pytest.mark.asyncio
@@ -176,6 +177,28 @@ async def test_followers_of_a_blocked_key_are_handled_together_once_the_consumer
             gate.open()
             await handled.seen.until(19)
         assert sorted(handled.seen.notes) == [("a", seq) for seq in range(2, 21)]
+
+
+async def test_a_key_at_work_is_not_handled_twice_at_a_time_once_the_consumer_is_ordered(app: App, seen: Seen) -> None:
+    gate = Gate()
+
+    @app.consumer("orders", ordered=False, concurrency=4)
+    async def ship(number: int) -> None:
+        seen.note(number)
+        if number == 1:
+            await gate.wait()
+
+    async with running(app):
+        await app.publish("orders", "a", 1)
+        await gate.until(1)
+        await store.declare_consumer(app.database, ConsumerSpec(stream="orders", name="ship"))
+        await app.publish_many("orders", [("a", 2), ("b", 3)])
+        assert await seen.until(2) == [1, 3]
+        await app.publish_many("orders", [("a", 4), ("b", 5)])
+        assert await seen.until(3) == [1, 3, 5]
+        gate.open()
+        await app.idle()
+    assert seen.notes == [1, 3, 5, 2, 4]
 
 
 @pytest.mark.parametrize("times", TIMES)

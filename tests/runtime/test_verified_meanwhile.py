@@ -9,8 +9,10 @@ import anyio
 import pytest
 
 from headrace import App, store
+from headrace.model.records import Batch
+from headrace.model.specs import ConsumerSpec
 from headrace.runtime.pipeline.pipeline import Pipeline
-from tests.runtime.running import Gate, Seen, eventually, running, seek
+from tests.runtime.running import Gate, Seen, consumer, eventually, running, seek
 
 pytestmark = pytest.mark.asyncio
 
@@ -135,6 +137,83 @@ async def test_a_lease_that_comes_while_others_are_verified_stays(dsn: str, monk
         late.open()
         await verifying
         work.open()
+        with anyio.fail_after(SOON):
+            await app.idle()
+        assert app.statistics()["consumers"]["orders:ship"]["lost"] == 0
+    assert seen.notes == [1]
+
+
+async def test_a_lease_that_is_released_before_its_call_has_returned_is_not_taken(
+    dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app, seen, lease, check_in = App(dsn, streams=["orders"]), Seen(), store.lease, store.check_in
+    asked, leased, released = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    @app.consumer("orders")
+    async def ship(number: int) -> None:
+        seen.note(number)
+
+    async def has_returned() -> bool:
+        await anyio.lowlevel.checkpoint()
+        return not pipeline_of(app).fetcher._under_way
+
+    async def late_lease(*args: Any, **named: Any) -> Batch:
+        batch = await lease(*args, **named)
+        if batch.lease_id is not None:
+            leased.set()
+            await released.wait()
+        return batch
+
+    async def check_in_meanwhile(*args: Any, **named: Any) -> store.CheckIn:
+        if not asked.is_set():
+            asked.set()
+            await leased.wait()
+            return await check_in(*args, **named)
+        answer = await check_in(*args, **named)
+        if not released.is_set():
+            released.set()
+            await eventually(has_returned)
+        return answer
+
+    async with running(app):
+        await app.idle()
+        monkeypatch.setattr(store, "lease", late_lease)
+        monkeypatch.setattr(store, "check_in", check_in_meanwhile)
+        verifying = asyncio.create_task(pipeline_of(app).fetcher._verifier.verify())
+        await asked.wait()
+        await app.publish("orders", "a", 1)
+        await verifying
+        with anyio.fail_after(SOON):
+            await app.idle()
+        assert app.statistics()["consumers"]["orders:ship"]["lost"] == 0
+    assert seen.notes == [1]
+
+
+async def test_a_lease_that_is_released_while_new_settings_are_read_is_not_taken(
+    dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app, seen, reading, consumer_spec = App(dsn, streams=["orders"]), Seen(), Gate(), store.consumer_spec
+
+    @app.consumer("orders")
+    async def ship(number: int) -> None:
+        seen.note(number)
+
+    async def late(*args: Any) -> tuple[ConsumerSpec, int]:
+        found = await consumer_spec(*args)
+        await reading.wait()
+        return found
+
+    async with running(app):
+        await app.idle()
+        monkeypatch.setattr(store, "consumer_spec", late)
+        async with app.transaction() as tx:  # no lease call sees one without the other
+            await tx.execute("select pg_advisory_xact_lock(1212498508, $1)", pipeline_of(app).consumer)
+            await store.declare_consumer(tx, ConsumerSpec(stream="orders", name="ship", max_deliver=7))
+            await tx.publish("orders", "a", 1)
+        await reading.until(1)
+        assert (await consumer(app, "ship")).in_flight == 1
+        await pipeline_of(app).fetcher._verifier.verify()
+        reading.open()
         with anyio.fail_after(SOON):
             await app.idle()
         assert app.statistics()["consumers"]["orders:ship"]["lost"] == 0

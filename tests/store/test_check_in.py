@@ -162,6 +162,9 @@ async def test_an_owner_is_idle_if_it_has_checked_in_and_holds_no_message(
     assert await others_are_idle("bob")
     await reader.lease("ann", 1)
     assert not await others_are_idle("bob")
+    repeats = "update headrace_internal.leases set owner = headrace_internal.repeating_owner(owner) where owner = $1"
+    await database.fetch(repeats, owner("ann"))
+    assert not await others_are_idle("bob"), "ann's message will be delivered again after one that is replayed"
     await store.check_out(database, of(reader, "ann"))
     assert not await others_are_idle("bob")
 

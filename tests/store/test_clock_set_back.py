@@ -138,6 +138,20 @@ async def test_a_shorter_ack_wait_takes_no_lease_for_one_of_a_clock_that_was_set
 
 
 @pytest.mark.asyncio
+async def test_an_extension_after_an_edit_to_a_shorter_ack_wait_cuts_no_lease(
+    database: store.Database, declare: Declare
+) -> None:
+    """Its owner may extend it next after half of the ack_wait that it knows."""
+    reader = await declare(ack_wait=60)
+    await publish(database, "a")
+    batch = await reader.lease("ann")
+    reader = await declare(ack_wait=5)
+    assert await reader.extend("ann") == [batch.lease_id]
+    reader.clock.advance(30)
+    assert (await reader.lease("bob")).seqs == []
+
+
+@pytest.mark.asyncio
 async def test_a_living_worker_keeps_its_lease(database: store.Database, declare: Declare) -> None:
     reader = await declare(ack_wait=30)
     await publish(database, *"abc")

@@ -10,7 +10,7 @@ import pytest
 from headrace import store
 from tests.conftest import Connect, Declare
 from tests.store.test_replay import ALL, replay
-from tests.support.readers import Reader, begun, by_key, publish
+from tests.support.readers import Reader, begun, by_key, owner, publish
 from tests.support.waiting import start, until_blocked
 
 pytestmark = pytest.mark.asyncio
@@ -89,6 +89,40 @@ async def test_a_message_in_flight_that_comes_again_is_retried_with_its_attempts
     reader.clock.advance(10)
     again = await reader.lease("bob")
     assert (again.seqs, again.attempts) == ([3], [2])
+
+
+async def test_a_message_that_comes_again_and_failed_waits_no_longer_after_the_clock_was_set_back(
+    database: store.Database, declare: Declare
+) -> None:
+    reader = await declare()
+    ann = await at_work(reader, 1)
+    await replay(reader)
+    assert (await reader.lease("bob")).seqs == []
+    await store.cancel(database, reader.id, [1, 2])  # so that it is the first of its key that waits
+    await reader.nack(ann, delay=10)
+    reader.clock.advance(-3600)
+    assert (await reader.lease("bob")).seqs == []
+    reader.clock.advance(10)
+    assert (await reader.lease("bob")).seqs == [3]
+
+
+async def test_a_process_keeps_its_leases_while_messages_of_theirs_are_to_be_repeated_twice(
+    database: store.Database, declare: Declare
+) -> None:
+    reader = await declare()
+    await publish(database, *"ab")
+    await reader.drain()
+    await publish(database, *"ab")
+    ann = await reader.lease("ann")
+    assert ann.lease_id is not None
+    for key in "ab":
+        await replay(reader, filters=(key,))
+    messages = [(ann.lease_id, seq, key) for seq, key in zip(ann.seqs, ann.keys, strict=True)]
+    process = store.Owner(reader.id, owner("ann"), "orders", "ship")
+    answer = await store.check_in(database, process, messages, now=reader.clock.now)
+    assert (set(answer.leases), answer.holds) == ({ann.lease_id}, {})
+    assert await store.reclaim(database, reader.id, owner("ann"), []) == len(messages)
+    assert await by_keys(reader) == {"a": [1, 3], "b": [2, 4]}
 
 
 @pytest.mark.parametrize("gone", ["erased", "removed"])

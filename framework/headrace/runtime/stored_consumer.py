@@ -39,15 +39,11 @@ class Settings:
         self._changed = anyio.Event()
 
     async def rest(self) -> None:
-        """Wait for half of `ack_wait`. If it changes meanwhile, the newest value applies."""
-        while True:
-            wait = self.spec.ack_wait / 2
-            with anyio.move_on_after(wait):
+        """Wait for half of `ack_wait`, or until it is shorter. If it becomes longer, existing leases end as before."""
+        wait = self.spec.ack_wait / 2
+        with anyio.move_on_after(wait):
+            while self.spec.ack_wait / 2 >= wait:
                 await self._changed.wait()
-                if self.spec.ack_wait / 2 < wait:
-                    return  # leases have been taken that end sooner than the planned end of this wait
-                continue
-            return
 
 
 class StoredConsumer(msgspec.Struct, frozen=True):

@@ -83,6 +83,7 @@ class Fetcher:
         self._demand = Demand(self._settings.spec.max_ack_pending)
         self._slow_keys = SlowKeys()
         self._free_keys = False  # whether the next lease call is for free keys
+        self._unordered: set[int] = set()  # the leases that were taken before the consumer became ordered
         self._alarm: asyncio.TimerHandle | None = None  # wakes for a key that may be free
         self._room = WakeUp()
         self._called_at = 0.0
@@ -179,7 +180,7 @@ class Fetcher:
             self._in_flight.hurry()
         waiting, room = self._lanes.waiting, most - held
         want = self._demand.want(waiting)
-        self._free_keys = False
+        self._free_keys = self._has_unordered()
         if not waiting:
             self._slow_keys.end()
         elif want <= 0 and self._settings.spec.ordered and not self._lanes.ready:
@@ -199,6 +200,12 @@ class Fetcher:
         self._intake.trim(target if room >= spare else max(target * 3 // 4, target // 2 + 1))
         self._free_keys = True
         return min(2 * spare, target, BATCH)
+
+    def _has_unordered(self) -> bool:
+        """Whether messages are at work that are in no lane of their key, since the consumer was not ordered. Their keys
+        are not free until these leases have ended."""
+        self._unordered &= self._in_flight.leases.keys()
+        return bool(self._unordered)
 
     async def _wait_for_room(self) -> None:
         if self._handover is not None and await self._handover.offer():
@@ -223,7 +230,7 @@ class Fetcher:
         if self._stopping or self._in_doubt:
             return None
         breaker.begin_probe()
-        self._free_keys = False
+        self._free_keys = self._has_unordered()
         batch = await self._fetch(1, database_retry)
         while breaker.probe is not None and breaker.probe.lease.left and not self._stopping:
             self._room.clear()
@@ -248,8 +255,6 @@ class Fetcher:
             self._slow_keys.called(len(batch.seqs))
         if self._in_doubt:
             return None
-        if batch.version != self._settings.version:
-            await self._learn_settings()
         if batch.lease_id is not None:
             await self._take(batch, batch.lease_id)
         empty = batch.lease_id is None and not batch.more and not batch.busy and not self._free_keys
@@ -271,13 +276,17 @@ class Fetcher:
                     with self._instruments.leasing(self._settings.spec) as brought:
                         batch = await self._call(want)
                         brought(batch)
+            self.unanswered_since = None
+            if batch.version != self._settings.version:
+                await self._learn_settings()
         except BaseException:
             self._lanes.add(())
             raise
-        self.unanswered_since = None
         # In another history, this batch may contain messages that follow some that have to be delivered again. If the
-        # settler has verified the leases meanwhile, the store may have released this one.
-        self._in_doubt = self._verifier.count > verified or batch.history not in (None, self._in_flight.history)
+        # leases were verified meanwhile, the store may have released this one.
+        is_rewound = batch.history not in (None, self._in_flight.history)
+        is_released = self._verifier.may_have_released(verified)
+        self._in_doubt = is_rewound or is_released or (self._has_unordered() and not self._free_keys)
         if batch.lease_id is None or self._in_doubt:
             self._lanes.add(())
         return batch
@@ -348,11 +357,8 @@ class Fetcher:
         """Read the settings after a lease call. If that fails, its batch is released."""
         try:
             await self._read_settings()
-        except BaseException as error:
-            self._in_doubt = True
-            self._lanes.add(())
-            if isinstance(error, UnknownConsumer):
-                await self._reclaim()
+        except UnknownConsumer:
+            await self._reclaim()
             raise
 
     async def _read_settings(self) -> None:
@@ -370,6 +376,8 @@ class Fetcher:
         if self._settings.version is not None:
             log.info("settings changed", consumer=spec.name)
         self._demand.limit = spec.max_ack_pending
+        if spec.ordered and not ours.ordered:
+            self._unordered = set(self._in_flight.leases)
         self._settings.change(spec, version)
 
     # --- for callers that wait until nothing is left

@@ -23,8 +23,7 @@ class Verifier:
     """Checks in, see `check_in.sql`.
 
     Attributes:
-        count: the beginnings and ends of verifications. A lease call during which it rose may have brought messages
-            that were released.
+        count: the beginnings and ends of verifications, see `may_have_released`.
     """
 
     def __init__(self, consumer: StoredConsumer, in_flight: InFlightTracker[Message]) -> None:
@@ -36,6 +35,7 @@ class Verifier:
         self._clock = consumer.time.clock
         self._now = consumer.time.now
         self.count = 0
+        self._releases = False  # whether leases that this process doesn't track are being released
         self._turn = anyio.Lock(fast_acquire=True)
 
     @property
@@ -52,6 +52,10 @@ class Verifier:
     def at_work(self) -> bool:
         """Whether there are leases."""
         return bool(self._in_flight.leases)
+
+    def may_have_released(self, count: int) -> bool:
+        """Whether a lease may have been released whose call began at this count and has just returned."""
+        return self.count > count or self._releases
 
     async def leave_history(self, history: UUID | None) -> None:
         """Verify the leases, unless they were verified in another history than this one meanwhile.
@@ -80,6 +84,14 @@ class Verifier:
 
     async def _verify(self) -> None:
         self.count += 1
+        try:
+            await self._check_in()
+        finally:
+            self.count += 1
+            self._releases = False
+
+    async def _check_in(self) -> None:
+        """Check in until the store and this process know the same leases."""
         before, known = self._in_flight.history, None
         held = [lease for lease in self._in_flight.leases.values() if not lease.lost]
         while True:
@@ -92,7 +104,7 @@ class Verifier:
             if kept == answer.leases.keys() and fresh <= kept:
                 break
             known = list(kept)
-        self.count += 1
+            self._releases = True
         self._in_flight.verified(answer.history, began + self._settings.spec.ack_wait)
         lost = sum(lease.lost and lease.left > 0 for lease in held)
         if answer.history == before:

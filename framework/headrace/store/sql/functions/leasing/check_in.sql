@@ -108,8 +108,9 @@ language sql as $$
     delete from headrace_internal.owners where consumer_id = p_consumer and owner = p_owner
 $$;
 
--- Whether another owner that has checked in holds no message. It may be one whose process has died, until its heartbeat is
--- deleted. The owners of all leases are hashed, since there may be 1,000 of them, and each looks once a second.
+-- Whether another owner that has checked in holds no message, not even by its repeating owner. It may be one whose process has
+-- died, until its heartbeat is deleted. The owners of all leases are hashed, since there may be 1,000 of them, and each looks
+-- once a second.
 -- Granted: consume
 create or replace function headrace_internal.has_idle_owner(p_consumer int, p_owner uuid) returns boolean
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan as $$
@@ -118,6 +119,7 @@ declare
 begin
     return exists (
         select from headrace_internal.owners as o
-        where o.consumer_id = p_consumer and o.owner <> p_owner and not o.unknown and o.owner not in (
-            select l.owner from headrace_internal.leases as l where l.consumer_id = p_consumer and l.lease_id >= v_floor));
+        where o.consumer_id = p_consumer and o.owner <> p_owner and not o.unknown and headrace_internal.repeating_owner(o.owner) not in (
+            select headrace_internal.repeating_owner(l.owner) from headrace_internal.leases as l
+            where l.consumer_id = p_consumer and l.lease_id >= v_floor));
 end $$;

@@ -137,7 +137,7 @@ begin
           and not headrace_internal.is_erased(p_stream.id, seq)
         -- One that is to be delivered again may be parked already: it is retried as it would be otherwise.
         on conflict (consumer_id, seq) do update set attempts = excluded.attempts, crashes = excluded.crashes, due_at = excluded.due_at,
-            failure = excluded.failure;
+            delay = excluded.delay, failure = excluded.failure;
     if p_stream.one_message_per_key then
         -- An outdated message must not hold up a newer message of its key, which may be parked behind it.
         perform headrace_internal.delete_outdated_parked(p_consumer.id, p_stream, array(select hash from unnest(p_messages)),
