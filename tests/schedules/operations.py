@@ -252,18 +252,23 @@ _acting("ack_bob", "bob", "ack")
 _acting("nack_bob", "bob", "retry")
 
 
-def _acking(name: str, owner: str, first: int, last: int) -> None:
-    """Ack messages that an owner has at the start, from the first to the last one of these places."""
+def _acking(name: str, owner: str, first: int, last: int | None, *, at_commit: bool = False) -> None:
+    """Ack messages that an owner has at the start, from the first to the last one of these places. `at_commit`: as if the
+    server had got the COMMIT together with it.
+    """
 
     @operation(name, *LOST, owner=owner)
     def steps(log: Log) -> Steps:
         lease, seqs = log.leases[owner]
         seqs = seqs[first - 1 : last]
         chosen = ", ".join(map(str, seqs))
+        function, more = (
+            ("ack_at_commit", ", p_xid => pg_current_xact_id()::text::bigint") if at_commit else ("ack_messages", "")
+        )
         yield f"begin; insert into gate.effects select unnest(array[{chosen}]::bigint[])"
         yield (
-            f"select headrace_internal.ack_messages(p_consumer => {SHIP}, p_leases => array[{', '.join([str(lease)] * len(seqs))}]::bigint[], "
-            f"p_seqs => array[{chosen}]::bigint[], p_now => {at(0)}, p_timeline => null); "
+            f"select headrace_internal.{function}(p_consumer => {SHIP}, p_leases => array[{', '.join([str(lease)] * len(seqs))}]::bigint[], "
+            f"p_seqs => array[{chosen}]::bigint[], p_now => {at(0)}, p_timeline => null{more}); "
             "set local idle_in_transaction_session_timeout = 0"
         )
         yield "commit"
@@ -274,6 +279,7 @@ _acking("effect_ann", "ann", 1, 1)
 _acking("effect_second", "ann", 2, 2)
 _acking("effects_ann", "ann", 1, 2)
 _acking("effect_bob", "bob", 1, 1)
+_acking("effects_at_commit_ann", "ann", 1, None, at_commit=True)
 
 
 @operation("extend_bob", owner="bob")

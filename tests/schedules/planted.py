@@ -93,6 +93,16 @@ BUGS = [
         "quiet", ("effect_ann", *_LEASES),
     ),
     Bug(
+        "a whole lease is acked beside one of its messages", "exactly-once effects", "ack_whole",
+        "order by lease_id for update", "order by lease_id",
+        "quiet", ("effect_ann", "effects_at_commit_ann"),
+    ),
+    Bug(
+        "a whole lease is acked after one of its messages", "exactly-once effects", "ack_whole",
+        "and not exists (select from headrace_internal.acks as a", "and not exists (select from headrace_internal.acks as a where false and",
+        "quiet", ("effect_ann", "effects_at_commit_ann"),
+    ),
+    Bug(
         "expiry puts back what a transaction has acked", "exactly-once effects", "expire_leases",
         "and " + _ACKED.format("p_consumer.id"), "",
         "quiet", ("effect_ann", *_LEASES),

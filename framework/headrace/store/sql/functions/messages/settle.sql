@@ -105,7 +105,9 @@ begin
                (select max(since) from locked) as since,
                (select array_agg(array[a.lease_id, a.seq, (a.lease_id not in (select lease_id from locked))::int]) from asked as a
                 where not exists (select from held as h where h.lease_id = a.lease_id and h.seq = a.seq
-                                                  and (a.outcome = 'ack' or not h.acked))) as lost
+                                                  and (a.outcome = 'ack' or not h.acked))
+                  -- a transaction has acked the whole lease
+                  and not (a.outcome = 'ack' and a.lease_id in (select lease_id from locked where (lease).held = 0))) as lost
             into v_done from held where outcome <> 'ack' and not acked;
         if v_done.messages is not null then
             perform headrace_internal.put_back(c, s, v_done.messages, p_now, v_done.since)

@@ -16,6 +16,9 @@
 -- lease afterwards reads those rows first, in a statement after the one that locked the lease. So an acked message is never
 -- put back. If two transactions ack a message at the same time, the second one waits for the first. If that commits, the
 -- second one has lost the lease.
+--
+-- If all messages of a lease are acked at once, the lease is emptied instead, and its row remains until it is settled. That
+-- locks it FOR UPDATE, so even extending it waits. Therefore it is done only where the server has got the COMMIT already.
 
 -- Ack messages in the caller's transaction.
 -- p_leases, p_seqs: the messages, in parallel. p_timeline: the history in which the caller has the leases, see
@@ -50,7 +53,6 @@ begin
     if p_xid is not null and pg_current_xact_id_if_assigned() is distinct from p_xid::text::xid8 then
         raise exception using errcode = 'invalid_transaction_state', message = format('The transaction %s has ended.', p_xid);
     elsif cardinality(p_seqs) <> 1 then
-        perform headrace_internal.ack_several(p_consumer, p_leases, p_seqs, p_now, p_timeline);
         v_keeps := (select c.history is not null from headrace_internal.consumers as c where c.id = p_consumer);
     else
         -- Handlers of single messages call this once for each message, so it is one statement without a join. The primary key
@@ -74,19 +76,36 @@ begin
                 row(p_process, null, null, null, p_seqs, array_fill(p_seconds, array[cardinality(p_seqs)]), null)
                     ::headrace_internal.handling_report end, true, p_now);
     end if;
+    if cardinality(p_seqs) <> 1 then        -- at last, since it may empty the leases
+        perform headrace_internal.ack_several(p_consumer, p_leases, p_seqs, p_now, p_timeline, p_xid is not null);
+    end if;
     return 1;
 end $$;
 
+-- Ack messages as headrace_internal.ack_at_commit does, which has looked at the rest.
+-- p_at_commit: whether the server has got the COMMIT, so that leases may be locked FOR UPDATE.
 create or replace function headrace_internal.ack_several(
-    p_consumer int, p_leases bigint[], p_seqs bigint[], p_now timestamptz, p_timeline uuid
+    p_consumer int, p_leases bigint[], p_seqs bigint[], p_now timestamptz, p_timeline uuid, p_at_commit boolean
 ) returns void
-language plpgsql as $$
+-- Arrays of thousands of messages are joined, and the planner takes them for ten.
+language plpgsql set enable_nestloop = off set enable_mergejoin = off as $$
 declare
     v_count  bigint := 0;
+    v_whole  bigint[];
 begin
     if p_timeline is not null and p_timeline is distinct from (
         select headrace_internal.fence_identity(id, xmin, p_timeline) from headrace_internal.history order by id limit 1) then
         perform headrace_internal.raise_lease_lost(p_seqs[1]);
+    end if;
+    if p_at_commit and current_setting('transaction_isolation') = 'read committed' then
+        v_whole := headrace_internal.ack_whole(p_consumer, p_leases, p_seqs, p_now);
+        if v_whole <> '{}' then
+            select array_agg(lease_id), array_agg(seq) into p_leases, p_seqs
+                from unnest(p_leases, p_seqs) as asked(lease_id, seq) where lease_id not in (select unnest(v_whole));
+            if p_leases is null then
+                return;
+            end if;
+        end if;
     end if;
     begin       -- a subtransaction costs less than ON CONFLICT DO NOTHING for each of many rows
         with locked as materialized (
@@ -95,9 +114,9 @@ begin
             order by lease_id for key share
         )
         insert into headrace_internal.acks (consumer_id, lease_id, seq)
-            select distinct p_consumer, lease_id, seq from unnest(p_leases, p_seqs) as asked(lease_id, seq)
-            where (lease_id, seq) in (select lease_id, unnest(seqs) from locked)
-               or exists (select from locked as l where l.lease_id = asked.lease_id and headrace_internal.spans(l.seqs, l.lowest, l.held, asked.seq))
+            select distinct p_consumer, lease_id, seq
+            from unnest(p_leases, p_seqs) as asked(lease_id, seq) join locked as l using (lease_id)
+            where headrace_internal.spans(l.seqs, l.lowest, l.held, seq) or (lease_id, seq) in (select lease_id, unnest(seqs) from locked)
             order by lease_id, seq;     -- so that two transactions with the same messages don't deadlock
         get diagnostics v_count = row_count;
     exception when unique_violation then
@@ -110,6 +129,37 @@ begin
                or (lease_id, seq) not in (select l.lease_id, m.seq from headrace_internal.leases as l cross join headrace_internal.messages_of_lease(l) as m
                                           where l.consumer_id = p_consumer and l.lease_id = any (p_leases))), p_seqs[1]));
     end if;
+end $$;
+
+-- Ack those leases of which all messages are among these, and none was acked before. They are emptied. Returns them.
+-- Transactions that ack single messages of a lease hold a lock of it. So after the leases are locked, another statement sees
+-- the acks of all that have committed, and the later ones will see empty leases.
+create or replace function headrace_internal.ack_whole(p_consumer int, p_leases bigint[], p_seqs bigint[], p_now timestamptz) returns bigint[]
+language plpgsql set enable_nestloop = off set enable_mergejoin = off as $$
+declare
+    v_whole  bigint[];
+begin
+    if not exists (
+            select from (select lease_id, count(*) as count from unnest(p_leases) as lease_id group by lease_id) as a
+            join headrace_internal.leases as l on l.consumer_id = p_consumer and l.lease_id = a.lease_id and l.held <= a.count) then
+        return '{}';
+    end if;
+    perform from headrace_internal.leases where consumer_id = p_consumer and lease_id = any (p_leases) and expires_at > p_now
+        order by lease_id for update;
+    with asked as materialized (
+        select distinct lease_id, seq from unnest(p_leases, p_seqs) as a(lease_id, seq)
+    ), locked as materialized (
+        select l.lease_id, l.seqs, l.lowest, l.held from headrace_internal.leases as l
+        where l.consumer_id = p_consumer and l.lease_id = any (p_leases) and l.expires_at > p_now and l.held > 0
+          and not exists (select from headrace_internal.acks as a where a.consumer_id = p_consumer and a.lease_id = l.lease_id)
+    )
+    select coalesce(array_agg(lease_id), '{}') into v_whole from (
+        select l.lease_id from locked as l join asked as a using (lease_id)
+        where headrace_internal.spans(l.seqs, l.lowest, l.held, a.seq) or (a.lease_id, a.seq) in (select lease_id, unnest(seqs) from locked)
+        group by l.lease_id, l.held having count(*) = l.held) as w;
+    update headrace_internal.leases set held = 0, seqs = null, hashes = '{}', attempts = null, crashes = null, started = null
+        where consumer_id = p_consumer and lease_id = any (v_whole);
+    return v_whole;
 end $$;
 
 create or replace function headrace_internal.raise_lease_lost(p_seq bigint) returns void
@@ -171,9 +221,10 @@ declare
     v_status  text := headrace_internal.transaction_status(p_xid);
 begin
     if v_status = 'committed' and exists (
-        select from unnest(p_leases, p_seqs) as asked(lease_id, seq)
-        join headrace_internal.leases as l on l.consumer_id = p_consumer and l.lease_id = asked.lease_id
-        where (asked.lease_id, asked.seq) not in (select * from headrace_internal.acked_messages(p_consumer, p_leases)))
+        select l.lease_id, m.seq from headrace_internal.leases as l cross join headrace_internal.messages_of_lease(l) as m
+        where l.consumer_id = p_consumer and l.lease_id = any (p_leases)
+          and (l.lease_id, m.seq) in (select * from unnest(p_leases, p_seqs))
+          and (l.lease_id, m.seq) not in (select * from headrace_internal.acked_messages(p_consumer, p_leases)))
     then
         return 'aborted';
     end if;
