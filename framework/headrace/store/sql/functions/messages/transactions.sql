@@ -139,9 +139,13 @@ language plpgsql set enable_nestloop = off set enable_mergejoin = off as $$
 declare
     v_whole  bigint[];
 begin
+    -- Mostly a batch is a part of one lease, which the first look finds without counting.
     if not exists (
+            select from headrace_internal.leases where consumer_id = p_consumer and lease_id = any (p_leases) and held <= cardinality(p_seqs))
+       or not exists (
             select from (select lease_id, count(*) as count from unnest(p_leases) as lease_id group by lease_id) as a
-            join headrace_internal.leases as l on l.consumer_id = p_consumer and l.lease_id = a.lease_id and l.held <= a.count) then
+            join headrace_internal.leases as l using (lease_id)
+            where l.consumer_id = p_consumer and l.lease_id = any (p_leases) and l.held <= a.count) then
         return '{}';
     end if;
     perform from headrace_internal.leases where consumer_id = p_consumer and lease_id = any (p_leases) and expires_at > p_now
