@@ -78,6 +78,9 @@ def test_a_message_that_commits_during_a_lease_call_is_not_behind_a_later_one_of
         "dead replay+effects_ann+cancel+cancel_all D",
         # Messages of a lease without an array were not locked, and one was put back after its cancellation.
         "dead nack_ann+cancel_all A15 B",
+        # The rest of a lease was acked at a COMMIT, together with a message that had been put back.
+        "history nack_ann+effects_at_commit_ann A",
+        "compacted nack_later+effects_at_commit_ann A",
         # The answers of two moves may be read in the other order.
         "busy seek_near+seek_start+scan_one C8 A1 B C A",
         # A replay and a deletion of the stream lock the consumer and the table in different orders.

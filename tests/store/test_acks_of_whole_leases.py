@@ -14,6 +14,7 @@ from headrace.model.outcomes import Failure
 from headrace.model.records import Batch, Lost
 from headrace.store.database.errors import sqlstate
 from tests.conftest import Connect, Declare
+from tests.store.test_bounded_cost import touched
 from tests.support.readers import Reader, begun, owner, publish
 from tests.support.waiting import start, until_blocked
 
@@ -158,6 +159,23 @@ async def test_a_message_that_it_has_acked_may_be_acked_again_by_a_settle(
     assert await counts(reader) == (0, 0)
 
 
+async def test_the_rest_of_a_lease_is_not_acked_together_with_a_message_that_went_back(
+    database: store.Database, declare: Declare
+) -> None:
+    reader = await declare()
+    await publish(database, *"abc")
+    batch = await reader.lease()
+    await reader.nack(batch, 1)
+    with pytest.raises(LeaseLost, match="message 1 "):
+        async with database.transaction() as connection:
+            await ack_at_commit(connection, reader, batch)
+    assert (await reader.info()).in_flight == 2
+    async with database.transaction() as connection:
+        await ack_at_commit(connection, reader, batch, 2, 3)
+    assert await counts(reader) == (1, 0)
+    assert await reader.drain("bob") == [1]
+
+
 async def test_a_message_that_is_named_twice_does_not_stand_for_another_one(
     database: store.Database, two: tuple[Reader, Batch]
 ) -> None:
@@ -244,3 +262,45 @@ async def test_the_owner_of_a_lease_that_is_empty_dies(database: store.Database,
     assert await store.reclaim(database, reader.id, owner("ann"), []) == 0
     assert await counts(reader) == (0, 0)
     assert await reader.drain("bob") == []
+
+
+async def test_a_lease_that_is_extended_at_that_moment_is_not_emptied_beside_an_ack(
+    database: store.Database, declare: Declare, connect: Connect
+) -> None:
+    """It had expired when the leases were locked, and another transaction has acked one of its messages."""
+    reader = await declare(ack_wait=30)
+    await publish(database, *"abcd")
+    one, other = await reader.lease("ann", 2), await reader.lease("ann", 2)
+    assert one.lease_id is not None
+    assert other.lease_id is not None
+    async with begun(connect) as (single, ack), begun(connect) as (lock, _), begun(connect) as (whole, _):
+        await reader.ack_within(single, other, 3)
+        reader.clock.advance(20)
+        await store.extend_leases(database, reader.id, [one.lease_id], now=reader.clock.now)
+        await lock.execute("select from headrace_internal.leases where lease_id = $1 for key share", one.lease_id)
+        reader.clock.advance(15)
+        leases = [one.lease_id] * 2 + [other.lease_id] * 2
+        late = await start(whole.fetchval(_ACK, reader.id, leases, [1, 2, 3, 4], reader.clock.now))
+        await until_blocked(database, lock)
+        await store.extend_leases(database, reader.id, [other.lease_id], now=reader.clock.now)
+        await lock.execute("rollback")
+        await until_blocked(database, single)
+        await ack.commit()
+        with pytest.raises(Exception, match="lease of the message 3 was lost"):
+            await late
+
+
+async def test_it_reads_no_other_leases_and_none_of_their_acks(
+    database: store.Database, declare: Declare, connect: Connect
+) -> None:
+    reader = await declare(max_ack_pending=10_000)
+    reader.executor = connection = await connect()
+    counts = []
+    for others in (0, 300):
+        await publish(database, *[f"k.{n}" for n in range(2 * others + 2)])
+        batches = [await reader.lease("ann", 2) for _ in range(others + 1)]
+        async with connection.transaction():
+            for batch in batches[:-1]:
+                await reader.ack_within(connection, batch, batch.seqs[0])
+        counts.append(await touched(connection, lambda batch=batches[-1]: ack_at_commit(connection, reader, batch)))  # type: ignore[misc]
+    assert counts[1] <= counts[0] + 10

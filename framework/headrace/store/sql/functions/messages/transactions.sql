@@ -131,13 +131,15 @@ begin
     end if;
 end $$;
 
--- Ack those leases of which all messages are among these, and none was acked before. They are emptied. Returns them.
+-- Ack those leases that have exactly these messages, and none was acked before. They are emptied. Returns them.
 -- Transactions that ack single messages of a lease hold a lock of it. So after the leases are locked, another statement sees
--- the acks of all that have committed, and the later ones will see empty leases.
+-- the acks of all that have committed, and the later ones will see empty leases. A lease that was extended only after it was
+-- passed over as expired is not locked, so it is left to headrace_internal.ack_several.
 create or replace function headrace_internal.ack_whole(p_consumer int, p_leases bigint[], p_seqs bigint[], p_now timestamptz) returns bigint[]
 language plpgsql set enable_nestloop = off set enable_mergejoin = off as $$
 declare
-    v_whole  bigint[];
+    v_locked  bigint[];
+    v_whole   bigint[];
 begin
     -- Mostly a batch is a part of one lease, which the first look finds without counting.
     if not exists (
@@ -148,19 +150,20 @@ begin
             where l.consumer_id = p_consumer and l.lease_id = any (p_leases) and l.held <= a.count) then
         return '{}';
     end if;
-    perform from headrace_internal.leases where consumer_id = p_consumer and lease_id = any (p_leases) and expires_at > p_now
-        order by lease_id for update;
+    v_locked := array(
+        select lease_id from headrace_internal.leases where consumer_id = p_consumer and lease_id = any (p_leases) and expires_at > p_now
+        order by lease_id for update);
     with asked as materialized (
         select distinct lease_id, seq from unnest(p_leases, p_seqs) as a(lease_id, seq)
     ), locked as materialized (
         select l.lease_id, l.seqs, l.lowest, l.held from headrace_internal.leases as l
-        where l.consumer_id = p_consumer and l.lease_id = any (p_leases) and l.expires_at > p_now and l.held > 0
-          and not exists (select from headrace_internal.acks as a where a.consumer_id = p_consumer and a.lease_id = l.lease_id)
+        where l.consumer_id = p_consumer and l.lease_id = any (v_locked) and l.held > 0
+          and l.lease_id not in (select a.lease_id from headrace_internal.acked_messages(p_consumer, v_locked) as a)
     )
     select coalesce(array_agg(lease_id), '{}') into v_whole from (
         select l.lease_id from locked as l join asked as a using (lease_id)
-        where headrace_internal.spans(l.seqs, l.lowest, l.held, a.seq) or (a.lease_id, a.seq) in (select lease_id, unnest(seqs) from locked)
-        group by l.lease_id, l.held having count(*) = l.held) as w;
+        group by l.lease_id, l.held having count(*) = l.held and bool_and(
+            headrace_internal.spans(l.seqs, l.lowest, l.held, a.seq) or (a.lease_id, a.seq) in (select lease_id, unnest(seqs) from locked))) as w;
     update headrace_internal.leases set held = 0, seqs = null, hashes = '{}', attempts = null, crashes = null, started = null
         where consumer_id = p_consumer and lease_id = any (v_whole);
     return v_whole;
