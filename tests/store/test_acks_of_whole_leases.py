@@ -304,3 +304,21 @@ async def test_it_reads_no_other_leases_and_none_of_their_acks(
                 await reader.ack_within(connection, batch, batch.seqs[0])
         counts.append(await touched(connection, lambda batch=batches[-1]: ack_at_commit(connection, reader, batch)))  # type: ignore[misc]
     assert counts[1] <= counts[0] + 10
+
+
+async def test_looking_up_many_acks_compares_no_message_with_each(declare: Declare, connect: Connect) -> None:
+    reader = await declare(max_ack_pending=10_000)
+    connection = await connect()
+    await connection.execute(
+        "insert into headrace_internal.leases (consumer_id, lease_id, owner, expires_at, held, lowest, hashes)"
+        " values ($1, 1, $2, $3, 3000, 1, array_fill(0, array[3000]))",
+        reader.id, owner("ann"), reader.clock.now,
+    )  # fmt: skip
+    acks = store.Acks(reader.id, [1] * 3_000, list(range(1, 3_001)))
+    async with connection.transaction():
+        xid = await connection.fetchval("select pg_current_xact_id()::text::bigint")
+        await connection.execute(
+            "insert into headrace_internal.acks select $1, * from unnest($2::bigint[], $3::bigint[])", *acks
+        )
+    await connection.execute("set statement_timeout = '500ms'")  # it takes 20 milliseconds
+    assert await store.transaction_status(connection, xid, acks=acks) == "committed"
