@@ -3,7 +3,7 @@
 -- The lease rows themselves are the fence. An outcome has an effect only while the lease that it names exists and
 -- holds the message. A lease that expired, or that a seek ended, no longer exists, and no later lease has its id.
 -- After a transaction has acked a message (headrace.ack), any other outcome of the message is lost. The message stays
--- in its lease until its worker settles it here, too, or the lease expires.
+-- in its lease, or the emptied lease stays, until its worker settles it here, too, or the lease expires.
 --
 -- Lock order: every statement that locks several leases locks all of them before it changes any, in the order of
 -- their ids. So two calls that name the same leases take turns. In different orders they would wait for each other
