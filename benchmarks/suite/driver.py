@@ -14,8 +14,8 @@ from headrace import store
 
 EXECUTORS = 2
 _GROWTH = 10
-"""How many times as many messages the memory is measured with. A tenth of the small ones fills what Spark passes to Python
-at a time, and so do `_FEW_LARGE` large ones."""
+"""How many times as many messages the memory is measured with. A tenth of the small ones fills what Spark passes to
+Python at a time, and so do `_FEW_LARGE` large ones."""
 _FEW_LARGE = 2000
 """The smaller number of large messages, 100 MB for each of two tasks. Spark passes 64 MB to Python at a time."""
 _LEVEL = 48.0

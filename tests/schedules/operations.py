@@ -253,8 +253,9 @@ _acting("nack_bob", "bob", "retry")
 
 
 def _acking(name: str, owner: str, first: int, last: int | None, *, at_commit: bool = False) -> None:
-    """Ack messages that an owner has at the start, from the first to the last one of these places. `at_commit`: as if the
-    server had got the COMMIT together with it.
+    """Ack messages that an owner has at the start, from the first to the last one of these places.
+
+    `at_commit`: as if the server had got the COMMIT together with it.
     """
 
     @operation(name, *LOST, owner=owner)

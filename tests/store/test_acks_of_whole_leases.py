@@ -1,5 +1,5 @@
-"""Acks of all messages of a lease at once, at the COMMIT of a transaction: the lease is emptied, and no message has a row of
-its own."""
+"""Acks of all messages of a lease at once, at the COMMIT of a transaction: the lease is emptied, and no message has a
+row of its own."""
 
 from __future__ import annotations
 
@@ -205,7 +205,7 @@ async def test_of_several_leases_those_that_are_acked_in_part_keep_the_rest(
 async def test_before_the_commit_is_there_a_lease_can_be_extended(
     database: store.Database, two: tuple[Reader, Batch], connect: Connect
 ) -> None:
-    """A handler may ack long before its COMMIT, and the other leases of its process are extended together with this one."""
+    """A handler may ack long before its COMMIT, and the other leases of its process are extended with this one."""
     reader, batch = two
     async with begun(connect) as (connection, transaction):
         await reader.ack_within(connection, batch)
