@@ -132,10 +132,10 @@ class Layout:
 
     def batches(self) -> list[int]:
         """The numbers of the committed batches, in order."""
-        return self.committed(_BATCHES)
+        return self.numbers(_BATCHES)
 
-    def committed(self, directory: str) -> list[int]:
-        """The numbers of the manifests in a directory, in order."""
+    def numbers(self, directory: str) -> list[int]:
+        """The numbers that the files of a directory are named by, such as manifests, in order."""
         found = (name.removesuffix(".json") for name in self.files.names(directory))
         return sorted(int(name) for name in found if name.isdecimal())
 

@@ -74,7 +74,7 @@ class Merges:
 
     def numbers(self) -> list[int]:
         """The numbers of the committed merges, in order."""
-        return self.layout.committed(_MERGES)
+        return self.layout.numbers(_MERGES)
 
     def all(self, after: int = -1) -> list[Merge]:
         """The committed merges after `after`, in order, without one whose files are not in their places yet."""

@@ -107,13 +107,9 @@ def _given(database: str | None) -> dict[str, str]:
 def _done(layout: Layout) -> int:
     """The position behind the batches that Spark has done. Those without a row have no manifest, and the stream may not
     have their messages any more."""
-    number = max(_numbers(layout, "commits"), default=None)
-    text = None if number is None else layout.files.read(f"{CHECKPOINT}/offsets/{number}")
+    numbers = layout.numbers(f"{CHECKPOINT}/commits")
+    text = layout.files.read(f"{CHECKPOINT}/offsets/{numbers[-1]}") if numbers else None
     return 0 if text is None else max((position.seq for position in _positions(text).values()), default=0)
-
-
-def _numbers(layout: Layout, directory: str) -> list[int]:
-    return [int(name) for name in layout.files.names(f"{CHECKPOINT}/{directory}") if name.isdecimal()]
 
 
 def _positions(text: bytes) -> dict[str, Position]:
@@ -129,8 +125,8 @@ def _drawn(layout: Layout, options: Options) -> int:
         (found,) = queries.streams(options)
     finally:
         queries.close()
-    numbers = _numbers(layout, "offsets")
-    text = layout.files.read(f"{CHECKPOINT}/offsets/{max(numbers)}") if numbers else None
+    numbers = layout.numbers(f"{CHECKPOINT}/offsets")
+    text = layout.files.read(f"{CHECKPOINT}/offsets/{numbers[-1]}") if numbers else None
     if text is not None and found.uid not in _positions(text):
         raise UnknownStream(
             f"The archive in {layout.files.root!r} is of a stream {options.stream!r} that was deleted. The stream of this name was created"
