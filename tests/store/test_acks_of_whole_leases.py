@@ -34,6 +34,12 @@ async def ack_at_commit(transaction: Any, reader: Reader, batch: Batch, *seqs: i
         raise
 
 
+async def commit_acks(database: store.Database, reader: Reader, batch: Batch, *seqs: int) -> None:
+    """Ack messages of a lease in a transaction that does nothing else."""
+    async with database.transaction() as connection:
+        await ack_at_commit(connection, reader, batch, *seqs)
+
+
 async def counts(reader: Reader) -> tuple[int, int]:
     """The numbers of leases and of acks."""
     return await reader.count("leases"), await reader.count("acks")
@@ -68,8 +74,7 @@ async def test_an_expired_lease_that_is_empty_puts_nothing_back(
     database: store.Database, two: tuple[Reader, Batch]
 ) -> None:
     reader, batch = two
-    async with database.transaction() as connection:
-        await ack_at_commit(connection, reader, batch)
+    await commit_acks(database, reader, batch)
     reader.clock.advance(30)
     assert await reader.drain("bob") == []
     assert await counts(reader) == (0, 0)
@@ -91,8 +96,7 @@ async def test_the_keys_of_a_lease_that_is_empty_are_free(database: store.Databa
     await publish(database, *"aba")
     batch = await reader.lease("ann", 2)
     assert (await reader.lease("bob")).seqs == []
-    async with database.transaction() as connection:
-        await ack_at_commit(connection, reader, batch)
+    await commit_acks(database, reader, batch)
     assert (await reader.lease("bob")).seqs == [3]
 
 
@@ -142,8 +146,7 @@ async def test_after_it_no_other_outcome_of_a_message_counts(
 ) -> None:
     reader, batch = two
     assert batch.lease_id
-    async with database.transaction() as connection:
-        await ack_at_commit(connection, reader, batch)
+    await commit_acks(database, reader, batch)
     assert await reader.fail(batch, Failure("retry"), 1) == [Lost(batch.lease_id, 1, gone=False)]
     assert {lost.gone for lost in await reader.ack(batch)} == {True}
     assert await reader.drain("bob") == []
@@ -153,8 +156,7 @@ async def test_a_message_that_it_has_acked_may_be_acked_again_by_a_settle(
     database: store.Database, two: tuple[Reader, Batch]
 ) -> None:
     reader, batch = two
-    async with database.transaction() as connection:
-        await ack_at_commit(connection, reader, batch)
+    await commit_acks(database, reader, batch)
     assert await reader.ack(batch) == []
     assert await counts(reader) == (0, 0)
 
@@ -167,11 +169,9 @@ async def test_the_rest_of_a_lease_is_not_acked_together_with_a_message_that_wen
     batch = await reader.lease()
     await reader.nack(batch, 1)
     with pytest.raises(LeaseLost, match="message 1 "):
-        async with database.transaction() as connection:
-            await ack_at_commit(connection, reader, batch)
+        await commit_acks(database, reader, batch)
     assert (await reader.info()).in_flight == 2
-    async with database.transaction() as connection:
-        await ack_at_commit(connection, reader, batch, 2, 3)
+    await commit_acks(database, reader, batch, 2, 3)
     assert await counts(reader) == (1, 0)
     assert await reader.drain("bob") == [1]
 
@@ -180,8 +180,7 @@ async def test_a_message_that_is_named_twice_does_not_stand_for_another_one(
     database: store.Database, two: tuple[Reader, Batch]
 ) -> None:
     reader, batch = two
-    async with database.transaction() as connection:
-        await ack_at_commit(connection, reader, batch, 1, 1)
+    await commit_acks(database, reader, batch, 1, 1)
     assert await counts(reader) == (1, 1)
     reader.clock.advance(30)
     assert await reader.drain("bob") == batch.seqs[1:]
@@ -229,8 +228,7 @@ async def test_a_history_has_each_message_once(database: store.Database, declare
     reader = await declare(history=86_400.0)
     await publish(database, *"ab")
     batch = await reader.lease()
-    async with database.transaction() as connection:
-        await ack_at_commit(connection, reader, batch)
+    await commit_acks(database, reader, batch)
     assert await reader.ack_all(batch) == []
     found = await database.fetch(
         "select seq, outcome, process, seconds from headrace_internal.completions_of_messages($1, $2, 9, $3) order by seq",
@@ -257,8 +255,7 @@ async def test_a_transaction_that_emptied_a_lease_is_known_to_have_committed(
 
 async def test_the_owner_of_a_lease_that_is_empty_dies(database: store.Database, two: tuple[Reader, Batch]) -> None:
     reader, batch = two
-    async with database.transaction() as connection:
-        await ack_at_commit(connection, reader, batch)
+    await commit_acks(database, reader, batch)
     assert await store.reclaim(database, reader.id, owner("ann"), []) == 0
     assert await counts(reader) == (0, 0)
     assert await reader.drain("bob") == []
