@@ -108,7 +108,7 @@ begin
     return array(select lease_id from unnest(p_whole) as lease_id where lease_id <> all (coalesce(v_recorded, '{}')));
 end $$;
 
--- Record acked messages of leases, which the caller has locked.
+-- Record acked messages of leases, which the caller has locked, or acks afterwards.
 -- p_whole: leases of which all messages are acked. p_leases, p_seqs: single messages.
 -- p_report: of the worker process. Null for a client, of which the time since the lease was given is known.
 -- p_new: whether transactions have acked none of them before. Otherwise those are left out, since they are recorded.

@@ -76,7 +76,7 @@ begin
                 row(p_process, null, null, null, p_seqs, array_fill(p_seconds, array[cardinality(p_seqs)]), null)
                     ::headrace_internal.handling_report end, true, p_now);
     end if;
-    if cardinality(p_seqs) <> 1 then        -- at last, since it may empty the leases
+    if cardinality(p_seqs) <> 1 then        -- at last, since it may empty the leases. If one has changed since, it raises
         perform headrace_internal.ack_several(p_consumer, p_leases, p_seqs, p_now, p_timeline, p_xid is not null);
     end if;
     return 1;
@@ -136,7 +136,7 @@ end $$;
 -- the acks of all that have committed, and the later ones will see empty leases. A lease that was extended only after it was
 -- passed over as expired is not locked, so it is left to headrace_internal.ack_several.
 create or replace function headrace_internal.ack_whole(p_consumer int, p_leases bigint[], p_seqs bigint[], p_now timestamptz) returns bigint[]
-language plpgsql set enable_nestloop = off set enable_mergejoin = off as $$
+language plpgsql as $$
 declare
     v_locked  bigint[];
     v_whole   bigint[];
