@@ -117,7 +117,7 @@ begin
     select * into v_due from headrace_internal.find_due_messages(p_consumer, p_cursor, p_request, p_until, p_now);
     if v_due.behind is not null then
         with moved as (
-            delete from headrace_internal.parked where consumer_id = p_consumer.id and seq = any (v_due.behind) returning key_hash, seq
+            delete from headrace_internal.parked where consumer_id = p_consumer.id and headrace_internal.is_one_of(seq, v_due.behind) returning key_hash, seq
         )
         insert into headrace_internal.tails (consumer_id, key_hash, seq)
             select p_consumer.id, key_hash, seq from moved on conflict do nothing;

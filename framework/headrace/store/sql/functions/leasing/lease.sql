@@ -147,7 +147,7 @@ declare
     v_longest  constant interval := (select longest_wait from headrace_internal.consumers where id = p_consumer);
 begin
     p_now := p_now + (clock_timestamp() - statement_timestamp());
-    update headrace_internal.leases set expires_at = p_now + v_longest where consumer_id = p_consumer and lease_id = any (array(
+    update headrace_internal.leases set expires_at = p_now + v_longest where consumer_id = p_consumer and lease_id >= p_floor and lease_id = any (array(
         select lease_id from headrace_internal.leases
         where consumer_id = p_consumer and lease_id >= p_floor and headrace_internal.is_ahead(expires_at - v_longest, p_now)
         order by lease_id for no key update skip locked));

@@ -8,6 +8,27 @@
 -- The lookups are inlined into the statements that call them, and so cost nothing by themselves. For that they return
 -- a set and are stable, and their arguments are neither volatile nor subqueries.
 
+-- The ends of a list of ids. Mostly it is in order, and then no query is needed.
+create or replace function headrace_internal.lowest_of(p_ids bigint[]) returns bigint
+language plpgsql immutable as $$
+begin
+    return case when p_ids[1] <= all (p_ids) then p_ids[1] else (select min(id) from unnest(p_ids) as id) end;
+end $$;
+
+create or replace function headrace_internal.highest_of(p_ids bigint[]) returns bigint
+language plpgsql immutable as $$
+begin
+    return case when p_ids[cardinality(p_ids)] >= all (p_ids) then p_ids[cardinality(p_ids)] else (select max(id) from unnest(p_ids) as id) end;
+end $$;
+
+-- Whether an id, after a consumer's in an index, is one of these. Before version 17 of the server, an index is read with such an
+-- array or without it, whichever seems cheaper. Where few rows are expected, all rows of the consumer would be read, with the dead
+-- ones. So their range bounds it in any case.
+create or replace function headrace_internal.is_one_of(p_id bigint, p_ids bigint[]) returns boolean
+language sql immutable as $$
+    select p_id = any (p_ids) and p_id >= headrace_internal.lowest_of(p_ids) and p_id <= headrace_internal.highest_of(p_ids)
+$$;
+
 -- The lowest parked message of a consumer.
 create or replace function headrace_internal.first_parked(p_consumer int, p_floor bigint) returns setof bigint
 language sql stable as $$

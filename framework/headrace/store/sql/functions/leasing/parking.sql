@@ -63,7 +63,7 @@ begin
     ), locked as materialized (
         -- These rows are the newest versions. An owner that extended its lease in the meantime is no longer late.
         select lease_id, owner, expires_at from headrace_internal.leases
-        where consumer_id = p_consumer.id and lease_id = any (array(select lease_id from late))
+        where consumer_id = p_consumer.id and lease_id >= p_floor and lease_id = any (array(select lease_id from late))
         for update skip locked
     )
     select array_agg(lease_id) into v_leases from locked
@@ -74,7 +74,7 @@ begin
     end if;
     -- Read the acks only now, in a statement that sees what was committed before the locks were granted.
     with ended as (
-        delete from headrace_internal.leases as l where consumer_id = p_consumer.id and lease_id = any (v_leases)
+        delete from headrace_internal.leases as l where consumer_id = p_consumer.id and headrace_internal.is_one_of(lease_id, v_leases)
         returning lease_id, owner, started, l as lease
     ), owners as (      -- no process has a share, and there may be many
         select o.owner, (select p.host || ':' || p.pid from headrace_internal.process_of_owner(o.owner) as p) as process
@@ -276,13 +276,13 @@ declare
     v_keys    bigint[];
 begin
     with letters as (
-        delete from headrace_internal.dead_letters where p_letters and consumer_id = p_cursor.consumer_id and seq = any (p_seqs) returning seq, key_hash
+        delete from headrace_internal.dead_letters where p_letters and consumer_id = p_cursor.consumer_id and headrace_internal.is_one_of(seq, p_seqs) returning seq, key_hash
     ), parked as (
-        delete from headrace_internal.parked where consumer_id = p_cursor.consumer_id and seq = any (p_seqs) returning seq, key_hash
+        delete from headrace_internal.parked where consumer_id = p_cursor.consumer_id and headrace_internal.is_one_of(seq, p_seqs) returning seq, key_hash
     ), tails as (
-        delete from headrace_internal.tails where consumer_id = p_cursor.consumer_id and seq = any (p_seqs) returning seq, key_hash
+        delete from headrace_internal.tails where consumer_id = p_cursor.consumer_id and headrace_internal.is_one_of(seq, p_seqs) returning seq, key_hash
     ), replays as (
-        delete from headrace_internal.replays where consumer_id = p_cursor.consumer_id and seq = any (p_seqs) returning seq, key_hash
+        delete from headrace_internal.replays where consumer_id = p_cursor.consumer_id and headrace_internal.is_one_of(seq, p_seqs) returning seq, key_hash
     )
     select array_agg(seq), min(seq), array_agg(key_hash) into removed, v_lowest, v_keys
         from (select * from letters union all select * from parked union all select * from tails union all select * from replays) as gone;

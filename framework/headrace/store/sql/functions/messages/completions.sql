@@ -88,13 +88,13 @@ language plpgsql as $$
 declare
     v_recorded  bigint[];
 begin
-    if exists (select from headrace_internal.acks where consumer_id = p_consumer and lease_id = any (p_whole)) then
+    if exists (select from headrace_internal.acks where consumer_id = p_consumer and headrace_internal.is_one_of(lease_id, p_whole)) then
         return p_whole;     -- transactions have acked and recorded some of them
     end if;
     with runs as materialized (
         select l.lease_id, r.first, r.first + r.count - 1 as last, r.before - r.first as shift
         from headrace_internal.reported_leases(p_whole, p_report) as r
-        join headrace_internal.leases as l on l.consumer_id = p_consumer and l.lease_id = r.lease_id
+        join headrace_internal.leases as l on l.consumer_id = p_consumer and l.lease_id = r.lease_id and headrace_internal.is_one_of(l.lease_id, p_whole)
         where r.first >= l.lowest and l.held = r.count and l.attempts is null
     ), recorded as (
         insert into headrace_internal.completions (consumer_id, at, lower, upper, outcome, process, seconds)
@@ -138,7 +138,7 @@ begin
         left join headrace_internal.reported_leases(p_whole, p_report) as w on w.lease_id = l.lease_id and w.count = l.held
         cross join headrace_internal.messages_of_lease(l) as m
         left join headrace_internal.reported_seconds(p_report) as r on r.seq = m.seq
-        where l.consumer_id = p_consumer and l.lease_id = any (v_whole || p_leases) and m.seq > 0   -- a hold has no messages
+        where l.consumer_id = p_consumer and headrace_internal.is_one_of(l.lease_id, v_whole || p_leases) and m.seq > 0   -- a hold has no messages
           and (l.lease_id = any (v_whole) or (l.lease_id, m.seq) in (select * from unnest(p_leases, p_seqs)))
           and (p_new or (l.lease_id, m.seq) not in (select * from headrace_internal.acked_messages(p_consumer, v_whole || p_leases)));
     if v_acked is not null then

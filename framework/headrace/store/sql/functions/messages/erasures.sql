@@ -74,7 +74,7 @@ begin
     -- Also of messages that retention has removed meanwhile.
     with wiped as (
         update headrace_internal.dead_letters set key = 'erased', data = 'null', headers = null, error = null, error_type = null, traceback = null
-        where consumer_id = any (v_consumers) and seq = any (p_seqs) returning seq
+        where consumer_id = any (v_consumers) and headrace_internal.is_one_of(seq, p_seqs) returning seq
     )
     select v_seqs || array_agg(seq) into v_seqs from wiped;
     with traced as (
@@ -85,10 +85,10 @@ begin
     select coalesce(array_agg(seq order by seq), '{}') into erased from traced;
     consumers := array(
         select consumer from unnest(v_consumers) as consumer
-        where exists (select from headrace_internal.dead_letters where consumer_id = consumer and seq = any (p_seqs))
-           or exists (select from headrace_internal.parked where consumer_id = consumer and seq = any (p_seqs))
-           or exists (select from headrace_internal.tails where consumer_id = consumer and seq = any (p_seqs))
-           or exists (select from headrace_internal.replays where consumer_id = consumer and seq = any (p_seqs)));
+        where exists (select from headrace_internal.dead_letters where consumer_id = consumer and headrace_internal.is_one_of(seq, p_seqs))
+           or exists (select from headrace_internal.parked where consumer_id = consumer and headrace_internal.is_one_of(seq, p_seqs))
+           or exists (select from headrace_internal.tails where consumer_id = consumer and headrace_internal.is_one_of(seq, p_seqs))
+           or exists (select from headrace_internal.replays where consumer_id = consumer and headrace_internal.is_one_of(seq, p_seqs)));
 end $$;
 
 -- Remove erased messages from the state of a consumer. Their keys go on. Leases keep them, so that a handler that has

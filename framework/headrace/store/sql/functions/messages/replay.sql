@@ -145,7 +145,7 @@ begin
         select r.seq from headrace_internal.replays as r where r.consumer_id = p_consumer and r.seq > v_cursor.position
         union all
         select seq from headrace_internal.erased_replays(p_consumer, v_stream.id) as seq);
-    delete from headrace_internal.replays where consumer_id = p_consumer and seq = any (v_anyway);
+    delete from headrace_internal.replays where consumer_id = p_consumer and headrace_internal.is_one_of(seq, v_anyway);
     get diagnostics v_gone = row_count;
     perform headrace_internal.forget_replayed_cancellations(p_consumer);
     perform headrace_internal.start_replay(p_consumer, least(v_added.first, v_later.first));

@@ -104,7 +104,7 @@ begin
     v_leases := array(select lease_id from headrace_internal.leases as l
                       where consumer_id = p_consumer.id and exists (select from headrace_internal.messages_of_lease(l) as m where m.seq > p_kept));
     with ended as (
-        delete from headrace_internal.leases as l where consumer_id = p_consumer.id and lease_id = any (v_leases)
+        delete from headrace_internal.leases as l where consumer_id = p_consumer.id and headrace_internal.is_one_of(lease_id, v_leases)
         returning lease_id, l as lease
     )
     select array_agg(headrace_internal.released(m.seq, m.hash, m.attempt, m.crash)) into v_held

@@ -45,18 +45,18 @@ begin
     v_keeps := (select c.history is not null from headrace_internal.consumers as c where c.id = p_consumer);
     if v_keeps then
         -- Waits for transactions that have acked a message of these leases, and recorded it.
-        perform from headrace_internal.leases where consumer_id = p_consumer and lease_id = any (p_whole || p_leases)
+        perform from headrace_internal.leases where consumer_id = p_consumer and headrace_internal.is_one_of(lease_id, p_whole || p_leases)
             order by lease_id for update;
         perform headrace_internal.record_acks(
             p_consumer, p_whole, array_agg(a.lease_id), array_agg(a.seq), p_report, false, p_now)
             from unnest(p_leases, p_seqs, p_failures) as a(lease_id, seq, failure) where a.failure is null;
     elsif cardinality(p_leases) > 0 or cardinality(p_whole) > 1 then
-        perform from headrace_internal.leases where consumer_id = p_consumer and lease_id = any (p_whole || p_leases)
+        perform from headrace_internal.leases where consumer_id = p_consumer and headrace_internal.is_one_of(lease_id, p_whole || p_leases)
             order by lease_id for no key update;
     end if;
     if cardinality(p_whole) > 0 then
         with ended as (
-            delete from headrace_internal.leases where consumer_id = p_consumer and lease_id = any (p_whole) returning lease_id
+            delete from headrace_internal.leases where consumer_id = p_consumer and headrace_internal.is_one_of(lease_id, p_whole) returning lease_id
         )
         select array_agg(lease_id) into v_ended from ended;
         if cardinality(v_ended) is distinct from cardinality(p_whole) then
@@ -69,7 +69,7 @@ begin
         -- short. In all other cases settling and acking don't block each other.
         v_back := array(select distinct lease_id from unnest(p_leases, p_failures) as a(lease_id, failure) where failure is not null);
         if v_back <> '{}' then
-            perform from headrace_internal.leases where consumer_id = p_consumer and lease_id = any (v_back) order by lease_id for update;
+            perform from headrace_internal.leases where consumer_id = p_consumer and headrace_internal.is_one_of(lease_id, v_back) order by lease_id for update;
         end if;
         with asked as materialized (
             select a.lease_id, a.seq, coalesce(a.failure ->> 'kind', 'ack') as outcome, a.failure, r.seconds
@@ -77,7 +77,7 @@ begin
             left join headrace_internal.reported_seconds(p_report) as r on v_keeps and r.seq = a.seq
         ), locked as materialized (
             select l.lease_id, l.since, l as lease from headrace_internal.leases as l
-            where l.consumer_id = p_consumer and l.lease_id = any (p_leases)
+            where l.consumer_id = p_consumer and headrace_internal.is_one_of(l.lease_id, p_leases)
         ), held as materialized (
             select l.lease_id, m.seq, m.hash, m.attempt, m.crash, m.place,
                    a.outcome, a.failure, a.seconds, case when a.outcome <> 'ack' then (     -- an index lookup: a join compares each with each
@@ -94,9 +94,9 @@ begin
         ), shrunk as (
             update headrace_internal.leases as l
             set held = kept.held, seqs = kept.seqs, hashes = kept.hashes, attempts = kept.attempts, crashes = kept.crashes
-            from kept where l.consumer_id = p_consumer and l.lease_id = kept.lease_id
+            from kept where l.consumer_id = p_consumer and l.lease_id = kept.lease_id and headrace_internal.is_one_of(l.lease_id, p_leases)
         ), ended as (
-            delete from headrace_internal.leases where consumer_id = p_consumer
+            delete from headrace_internal.leases where consumer_id = p_consumer and headrace_internal.is_one_of(lease_id, p_leases)
                and lease_id in (select lease_id from locked except select lease_id from kept)
         )
         select array_agg(row(seq, hash, attempt, case outcome when 'release' then crash else 0 end, outcome, (failure ->> 'delay')::float8,
@@ -121,8 +121,9 @@ begin
     -- a notification. Mostly nothing is parked, and one lookup says so, in the same statement.
     with gone as (
         delete from headrace_internal.acks as a
-        where a.consumer_id = p_consumer and a.lease_id = any (p_whole || p_leases)
-          and not exists (select from headrace_internal.leases as l where l.consumer_id = a.consumer_id and l.lease_id = a.lease_id)
+        where a.consumer_id = p_consumer and headrace_internal.is_one_of(a.lease_id, p_whole || p_leases)
+          and not exists (select from headrace_internal.leases as l where l.consumer_id = p_consumer and l.lease_id = a.lease_id
+                          and headrace_internal.is_one_of(l.lease_id, p_whole || p_leases))
     )
     select seq into v_parked
         from (select parked_floor from headrace_internal.cursors where consumer_id = p_consumer order by version desc limit 1) as u
@@ -148,11 +149,11 @@ declare
 begin
     perform set_config('synchronous_commit', 'off', true);
     v_leases := array(
-        select lease_id from headrace_internal.leases where consumer_id = p_consumer and lease_id = any (p_leases)
+        select lease_id from headrace_internal.leases where consumer_id = p_consumer and headrace_internal.is_one_of(lease_id, p_leases)
         order by lease_id for no key update);
     update headrace_internal.leases as l set expires_at = greatest(l.expires_at, p_now + c.ack_wait)
         from headrace_internal.consumers as c
-        where c.id = p_consumer and l.consumer_id = p_consumer and l.lease_id = any (v_leases);
+        where c.id = p_consumer and l.consumer_id = p_consumer and headrace_internal.is_one_of(l.lease_id, v_leases);
     return v_leases;
 end $$;
 
@@ -166,11 +167,11 @@ declare
 begin
     perform set_config('synchronous_commit', 'off', true);
     v_leases := array(
-        select lease_id from headrace_internal.leases where consumer_id = p_consumer and lease_id = any (p_leases)
+        select lease_id from headrace_internal.leases where consumer_id = p_consumer and headrace_internal.is_one_of(lease_id, p_leases)
         order by lease_id for no key update);
     update headrace_internal.leases as l
         set started = l.started || array(select seq from unnest(p_leases, p_seqs) as m(lease_id, seq) where m.lease_id = l.lease_id)
-        where l.consumer_id = p_consumer and l.lease_id = any (v_leases);
+        where l.consumer_id = p_consumer and headrace_internal.is_one_of(l.lease_id, v_leases);
     return array(select lease_id from unnest(p_leases) as lease_id except select unnest(v_leases));
 end $$;
 
@@ -201,7 +202,7 @@ begin
         where consumer_id = p_consumer and lease_id >= v_floor and owner in (p_owner, headrace_internal.repeating_owner(p_owner)) and lease_id <> all (p_known)
         order by lease_id for update);
     with ended as (
-        delete from headrace_internal.leases as l where consumer_id = p_consumer and lease_id = any (v_leases)
+        delete from headrace_internal.leases as l where consumer_id = p_consumer and headrace_internal.is_one_of(lease_id, v_leases)
         returning lease_id, l as lease
     )
     select array_agg(headrace_internal.released(m.seq, m.hash, m.attempt, m.crash)) into v_lost

@@ -110,7 +110,7 @@ begin
     begin       -- a subtransaction costs less than ON CONFLICT DO NOTHING for each of many rows
         with locked as materialized (
             select lease_id, seqs, lowest, held from headrace_internal.leases
-            where consumer_id = p_consumer and lease_id = any (p_leases) and expires_at > p_now
+            where consumer_id = p_consumer and headrace_internal.is_one_of(lease_id, p_leases) and expires_at > p_now
             order by lease_id for key share
         )
         insert into headrace_internal.acks (consumer_id, lease_id, seq)
@@ -127,7 +127,7 @@ begin
             select min(seq) from unnest(p_leases, p_seqs) as asked(lease_id, seq)
             where v_count = 0 and (lease_id, seq) in (select * from headrace_internal.acked_messages(p_consumer, p_leases))
                or (lease_id, seq) not in (select l.lease_id, m.seq from headrace_internal.leases as l cross join headrace_internal.messages_of_lease(l) as m
-                                          where l.consumer_id = p_consumer and l.lease_id = any (p_leases))), p_seqs[1]));
+                                          where l.consumer_id = p_consumer and headrace_internal.is_one_of(l.lease_id, p_leases))), p_seqs[1]));
     end if;
 end $$;
 
@@ -143,21 +143,21 @@ declare
 begin
     -- Mostly a batch is a part of one lease, which the first look finds without counting.
     if not exists (
-            select from headrace_internal.leases where consumer_id = p_consumer and lease_id = any (p_leases) and held <= cardinality(p_seqs))
+            select from headrace_internal.leases where consumer_id = p_consumer and headrace_internal.is_one_of(lease_id, p_leases) and held <= cardinality(p_seqs))
        or not exists (
             select from (select lease_id, count(*) as count from unnest(p_leases) as lease_id group by lease_id) as a
             join headrace_internal.leases as l using (lease_id)
-            where l.consumer_id = p_consumer and l.lease_id = any (p_leases) and l.held <= a.count) then
+            where l.consumer_id = p_consumer and headrace_internal.is_one_of(l.lease_id, p_leases) and l.held <= a.count) then
         return '{}';
     end if;
     v_locked := array(
-        select lease_id from headrace_internal.leases where consumer_id = p_consumer and lease_id = any (p_leases) and expires_at > p_now
+        select lease_id from headrace_internal.leases where consumer_id = p_consumer and headrace_internal.is_one_of(lease_id, p_leases) and expires_at > p_now
         order by lease_id for update);
     with asked as materialized (
         select distinct lease_id, seq from unnest(p_leases, p_seqs) as a(lease_id, seq)
     ), locked as materialized (
         select l.lease_id, l.seqs, l.lowest, l.held from headrace_internal.leases as l
-        where l.consumer_id = p_consumer and l.lease_id = any (v_locked) and l.held > 0
+        where l.consumer_id = p_consumer and headrace_internal.is_one_of(l.lease_id, v_locked) and l.held > 0
           and l.lease_id not in (select a.lease_id from headrace_internal.acked_messages(p_consumer, v_locked) as a)
     )
     select coalesce(array_agg(lease_id), '{}') into v_whole from (
@@ -165,7 +165,7 @@ begin
         group by l.lease_id, l.held having count(*) = l.held and bool_and(
             headrace_internal.spans(l.seqs, l.lowest, l.held, a.seq) or (a.lease_id, a.seq) in (select lease_id, unnest(seqs) from locked))) as w;
     update headrace_internal.leases set held = 0, seqs = null, hashes = '{}', attempts = null, crashes = null, started = null
-        where consumer_id = p_consumer and lease_id = any (v_whole);
+        where consumer_id = p_consumer and headrace_internal.is_one_of(lease_id, v_whole);
     return v_whole;
 end $$;
 
@@ -180,7 +180,7 @@ end $$;
 -- Return the acked messages of these leases.
 create or replace function headrace_internal.acked_messages(p_consumer int, p_leases bigint[]) returns table (lease_id bigint, seq bigint)
 language sql stable as $$
-    select a.lease_id, a.seq from headrace_internal.acks as a where a.consumer_id = p_consumer and a.lease_id = any (p_leases)
+    select a.lease_id, a.seq from headrace_internal.acks as a where a.consumer_id = p_consumer and headrace_internal.is_one_of(a.lease_id, p_leases)
 $$;
 
 -- Return the seqs of the messages that are leased and not acked.
@@ -197,8 +197,9 @@ create or replace function headrace_internal.delete_ended_acks(p_consumer int, p
 language plpgsql as $$
 begin
     delete from headrace_internal.acks as a
-    where a.consumer_id = p_consumer and a.lease_id = any (p_leases)
-      and not exists (select from headrace_internal.leases as l where l.consumer_id = a.consumer_id and l.lease_id = a.lease_id);
+    where a.consumer_id = p_consumer and headrace_internal.is_one_of(a.lease_id, p_leases)
+      and not exists (select from headrace_internal.leases as l where l.consumer_id = p_consumer and l.lease_id = a.lease_id
+                      and headrace_internal.is_one_of(l.lease_id, p_leases));
 end $$;
 
 -- Return the status of a transaction as pg_xact_status does, or null when the server has forgotten it. An id that the
@@ -232,7 +233,7 @@ begin
     if v_status = 'committed' then
         with held as materialized (
             select l.lease_id, m.seq from headrace_internal.leases as l cross join headrace_internal.messages_of_lease(l) as m
-            where l.consumer_id = p_consumer and l.lease_id = any (p_leases)
+            where l.consumer_id = p_consumer and headrace_internal.is_one_of(l.lease_id, p_leases)
         ), acked as materialized (
             select lease_id, seq from headrace_internal.acked_messages(p_consumer, p_leases)
         )
