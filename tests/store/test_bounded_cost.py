@@ -165,11 +165,17 @@ async def test_wrong_planner_statistics_do_not_change_the_index_of_a_lookup(
         assert cost <= 1_000, cost
 
 
+async def _settle_acked(reader: Reader, batch: Batch) -> None:
+    await reader.ack_within(reader.executor, batch, batch.seqs[0])
+    await reader.ack(batch, batch.seqs[0])
+
+
 CALLS_BY_LEASE: dict[str, Callable[[Reader, Batch], Awaitable[Any]]] = {
     "ack all": lambda reader, batch: reader.ack_all(batch),
     "ack": lambda reader, batch: reader.ack(batch, *batch.seqs),
     "ack one": lambda reader, batch: reader.ack(batch, batch.seqs[0]),
     "ack within": lambda reader, batch: reader.ack_within(reader.executor, batch),
+    "settle acked": _settle_acked,
     "nack": lambda reader, batch: reader.nack(batch, delay=3600),
     "nack one": lambda reader, batch: reader.nack(batch, batch.seqs[0], delay=3600),
     "reject": lambda reader, batch: reader.reject(batch),
@@ -197,6 +203,49 @@ async def test_leases_that_have_ended_cost_a_call_nothing_beside_an_old_snapshot
             counts.append(await touched(connection, lambda batch=batch: CALLS_BY_LEASE[call](reader, batch)))  # type: ignore[misc]
             await store.reclaim(connection, reader.id, owner("ann"), [])
     assert counts[1] <= counts[0] + 10, counts
+
+
+_BOUNDS = "select coalesce(sum(calls), 0)::int from pg_stat_xact_user_functions where funcname in ('lowest_of', 'highest_of')"
+
+
+@pytest.mark.parametrize("history", [None, 60.0])
+async def test_a_call_looks_for_the_bounds_of_its_ids_as_often_for_many_messages_as_for_few(
+    database: store.Database, declare: Declare, connect: Connect, history: float | None
+) -> None:
+    """A join would look for them again with each row, in an array that has an id for each message."""
+    reader = await declare(max_ack_pending=10_000, history=history)
+    reader.executor = connection = await connect()
+    await connection.execute("set track_functions = 'pl'")
+    found: list[list[int]] = []
+
+    async def count(work: Awaitable[Any]) -> Any:
+        async with connection.transaction():
+            before = await connection.fetchval(_BOUNDS)
+            result = await work
+            found[-1].append(await connection.fetchval(_BOUNDS) - before)
+        return result
+
+    for leases, messages in ((2, 4), (20, 12)):
+        found.append([])
+        await publish(database, *[f"{leases}.{n}" for n in range(leases * messages)])
+        batches = [await reader.lease(limit=messages) for _ in range(leases)]
+
+        def some(*places: int, failure: Failure | None = None, batches: list[Batch] = batches) -> Settlement:
+            """The outcome of the messages at these places of each lease."""
+            chosen = [(batch.lease_id or 0, batch.seqs[place]) for batch in batches for place in places]
+            ids, seqs = map(list, zip(*chosen, strict=True))
+            return Settlement(leases=ids, seqs=seqs, failures=[failure] * len(ids))
+
+        await count(store.ack(connection, reader.id, some(0).leases, some(0).seqs, now=reader.clock.now))
+        await count(store.settle(connection, reader.id, some(0)))
+        await count(store.mark_started(connection, reader.id, some(1).leases, some(1).seqs))
+        await count(store.extend_leases(connection, reader.id, some(1).leases))
+        await count(store.settle(connection, reader.id, some(*range(1, messages - 2))))
+        await count(store.settle(connection, reader.id, some(messages - 2, failure=Failure("release"))))
+        await count(store.settle(connection, reader.id, Settlement(whole=some(0).leases)))
+    few, many = found
+    assert min(few) > 0
+    assert many == few
 
 
 @pytest.mark.parametrize("small", ["message_ids_pkey", "message_ids_by_age"])

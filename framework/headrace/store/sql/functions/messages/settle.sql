@@ -30,6 +30,8 @@ language plpgsql set enable_seqscan = off set enable_bitmapscan = off set enable
 declare
     v_done    record;
     v_keeps   boolean;      -- whether the consumer keeps a history
+    v_lowest  bigint := headrace_internal.lowest_of(p_whole || p_leases);     -- these bound joins, see is_one_of
+    v_highest bigint := headrace_internal.highest_of(p_whole || p_leases);
     v_back    bigint[];
     v_ended   bigint[];
     v_parked  bigint;
@@ -94,9 +96,9 @@ begin
         ), shrunk as (
             update headrace_internal.leases as l
             set held = kept.held, seqs = kept.seqs, hashes = kept.hashes, attempts = kept.attempts, crashes = kept.crashes
-            from kept where l.consumer_id = p_consumer and l.lease_id = kept.lease_id and headrace_internal.is_one_of(l.lease_id, p_leases)
+            from kept where l.consumer_id = p_consumer and l.lease_id = kept.lease_id and l.lease_id between v_lowest and v_highest
         ), ended as (
-            delete from headrace_internal.leases where consumer_id = p_consumer and headrace_internal.is_one_of(lease_id, p_leases)
+            delete from headrace_internal.leases where consumer_id = p_consumer and lease_id between v_lowest and v_highest
                and lease_id in (select lease_id from locked except select lease_id from kept)
         )
         select array_agg(row(seq, hash, attempt, case outcome when 'release' then crash else 0 end, outcome, (failure ->> 'delay')::float8,
@@ -122,8 +124,8 @@ begin
     with gone as (
         delete from headrace_internal.acks as a
         where a.consumer_id = p_consumer and headrace_internal.is_one_of(a.lease_id, p_whole || p_leases)
-          and not exists (select from headrace_internal.leases as l where l.consumer_id = p_consumer and l.lease_id = a.lease_id
-                          and headrace_internal.is_one_of(l.lease_id, p_whole || p_leases))
+          and a.lease_id not in (select l.lease_id from headrace_internal.leases as l
+                                 where l.consumer_id = p_consumer and headrace_internal.is_one_of(l.lease_id, p_whole || p_leases))
     )
     select seq into v_parked
         from (select parked_floor from headrace_internal.cursors where consumer_id = p_consumer order by version desc limit 1) as u

@@ -198,8 +198,8 @@ language plpgsql as $$
 begin
     delete from headrace_internal.acks as a
     where a.consumer_id = p_consumer and headrace_internal.is_one_of(a.lease_id, p_leases)
-      and not exists (select from headrace_internal.leases as l where l.consumer_id = p_consumer and l.lease_id = a.lease_id
-                      and headrace_internal.is_one_of(l.lease_id, p_leases));
+      and a.lease_id not in (select l.lease_id from headrace_internal.leases as l
+                             where l.consumer_id = p_consumer and headrace_internal.is_one_of(l.lease_id, p_leases));
 end $$;
 
 -- Return the status of a transaction as pg_xact_status does, or null when the server has forgotten it. An id that the
