@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from headrace import store
+from headrace.cli.exit_codes import INTERRUPTED
+from headrace.cli.processes.supervisor import was_stopped
 from headrace.embedded import EmbeddedPostgres
 from headrace.runtime.stop_signals import LAST
 from tests.cli.processes import Commands, Running
@@ -164,6 +166,22 @@ def test_the_third_signal_to_a_parent_ends_its_processes_and_names_what_hangs(co
         running.line(re.compile(rf"\[\d\] headrace: {event}").search)
     assert running.end() == 128 + signal.SIGTERM
     running.ended_with_all()
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+    ("code", "signals", "stopped"),
+    [
+        (-signal.SIGTERM, 1, True),
+        (INTERRUPTED, 2, True),
+        (-signal.SIGINT, LAST, True),  # by the second signal, and its parent saw it after the third
+        (-signal.SIGTERM, LAST, False),
+        (-signal.SIGKILL, 1, False),
+        (1, 1, False),
+    ],
+)
+def test_only_the_last_signal_ends_a_process_that_has_not_drained(code: int, signals: int, stopped: bool) -> None:
+    assert was_stopped(code, signals) == stopped
 
 
 @pytest.mark.parametrize("signals", [1, LAST], ids=["a lifespan that ends", "a lifespan that hangs"])

@@ -141,8 +141,8 @@ class Supervisor:
         if code == 0:
             return False  # the process was stopped, or the application stopped on its own
         if self._stopping.is_set():
-            if code in _STOPPED and self._signals < LAST:
-                return False  # a signal came before it had installed its signal handlers, or after its drain
+            if was_stopped(code, self._signals):
+                return False
             log.error("process failed", number=number, **exit_fields(code))
             self._record_failure(code)
             return False
@@ -177,6 +177,17 @@ class Supervisor:
         self._on_stopping()
         for process in self._processes.values():
             send_signal(process, number)
+
+
+def was_stopped(code: int, signals: int) -> bool:
+    """Return whether a process ended by a stop signal that came before it had installed its signal handlers, or after its
+    drain. The last signal ends a process that has not drained. A process that an earlier one has ended may be seen after it.
+
+    Args:
+        code: the exit code.
+        signals: the number of stop signals that the process was sent.
+    """
+    return code in _STOPPED and (signals < LAST or code != -forwarded_signal(LAST))
 
 
 def restart_delay(deaths: int) -> float:
