@@ -205,7 +205,9 @@ async def test_leases_that_have_ended_cost_a_call_nothing_beside_an_old_snapshot
     assert counts[1] <= counts[0] + 10, counts
 
 
-_BOUNDS = "select coalesce(sum(calls), 0)::int from pg_stat_xact_user_functions where funcname in ('lowest_of', 'highest_of')"
+_BOUNDS = (
+    "select coalesce(sum(calls), 0)::int from pg_stat_xact_user_functions where funcname in ('lowest_of', 'highest_of')"
+)
 
 
 @pytest.mark.parametrize("history", [None, 60.0])
