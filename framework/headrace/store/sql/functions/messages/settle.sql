@@ -30,8 +30,9 @@ language plpgsql set enable_seqscan = off set enable_bitmapscan = off set enable
 declare
     v_done    record;
     v_keeps   boolean;      -- whether the consumer keeps a history
-    v_lowest  bigint := headrace_internal.lowest_of(p_whole || p_leases);     -- these bound joins, see is_one_of
-    v_highest bigint := headrace_internal.highest_of(p_whole || p_leases);
+    v_asked   bigint[] := p_whole || p_leases;
+    v_lowest  bigint := headrace_internal.lowest_of(v_asked);     -- these bound joins, see is_one_of
+    v_highest bigint := headrace_internal.highest_of(v_asked);
     v_back    bigint[];
     v_ended   bigint[];
     v_parked  bigint;
@@ -47,13 +48,13 @@ begin
     v_keeps := (select c.history is not null from headrace_internal.consumers as c where c.id = p_consumer);
     if v_keeps then
         -- Waits for transactions that have acked a message of these leases, and recorded it.
-        perform from headrace_internal.leases where consumer_id = p_consumer and headrace_internal.is_one_of(lease_id, p_whole || p_leases)
+        perform from headrace_internal.leases where consumer_id = p_consumer and headrace_internal.is_one_of(lease_id, v_asked)
             order by lease_id for update;
         perform headrace_internal.record_acks(
             p_consumer, p_whole, array_agg(a.lease_id), array_agg(a.seq), p_report, false, p_now)
             from unnest(p_leases, p_seqs, p_failures) as a(lease_id, seq, failure) where a.failure is null;
     elsif cardinality(p_leases) > 0 or cardinality(p_whole) > 1 then
-        perform from headrace_internal.leases where consumer_id = p_consumer and headrace_internal.is_one_of(lease_id, p_whole || p_leases)
+        perform from headrace_internal.leases where consumer_id = p_consumer and headrace_internal.is_one_of(lease_id, v_asked)
             order by lease_id for no key update;
     end if;
     if cardinality(p_whole) > 0 then
@@ -123,9 +124,9 @@ begin
     -- a notification. Mostly nothing is parked, and one lookup says so, in the same statement.
     with gone as (
         delete from headrace_internal.acks as a
-        where a.consumer_id = p_consumer and headrace_internal.is_one_of(a.lease_id, p_whole || p_leases)
+        where a.consumer_id = p_consumer and headrace_internal.is_one_of(a.lease_id, v_asked)
           and a.lease_id not in (select l.lease_id from headrace_internal.leases as l
-                                 where l.consumer_id = p_consumer and headrace_internal.is_one_of(l.lease_id, p_whole || p_leases))
+                                 where l.consumer_id = p_consumer and headrace_internal.is_one_of(l.lease_id, v_asked))
     )
     select seq into v_parked
         from (select parked_floor from headrace_internal.cursors where consumer_id = p_consumer order by version desc limit 1) as u
