@@ -13,7 +13,7 @@ import pytest
 
 from headrace import store
 from headrace.model.messages.publish_options import PublishOptions
-from headrace.model.outcomes import Failure, Settlement
+from headrace.model.outcomes import Failure, HandlingReport, Settlement
 from headrace.model.records import Batch
 from headrace.model.specs import StreamSpec
 from headrace.runtime.maintenance.sweeper import Sweeper
@@ -244,7 +244,9 @@ async def test_a_call_looks_for_the_bounds_of_its_ids_as_often_for_many_messages
         await count(store.extend_leases(connection, reader.id, some(1).leases))
         await count(store.settle(connection, reader.id, some(*range(1, messages - 2))))
         await count(store.settle(connection, reader.id, some(messages - 2, failure=Failure("release"))))
-        await count(store.settle(connection, reader.id, Settlement(whole=some(0).leases)))
+        durations = bytes(4 * leases)  # of 0 seconds each
+        report = HandlingReport("host:7", [1] * leases, some(messages - 1).seqs, durations)
+        await count(store.settle(connection, reader.id, Settlement(whole=some(0).leases, report=report)))
     few, many = found
     assert min(few) > 0
     assert many == few
