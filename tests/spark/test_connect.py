@@ -41,14 +41,17 @@ def server(spark: SparkSession) -> Iterator[str]:
 
 def _program(remote: str, dsn: str) -> None:
     """The program of the client's process. It prints its results."""
+    import faulthandler
+
     import msgspec
 
     from headrace_spark import report_lag, tables
     from headrace_spark.session import SparkSettings, is_connect, session, sessions, stop
     from headrace_spark.session.check import check
 
+    faulthandler.dump_traceback_later(PATIENCE, exit=True)  # a call without a timeout may wait forever
     settings = SparkSettings(remote=remote, conf={"spark.sql.shuffle.partitions": "1"})
-    report = check(settings, timeout=PATIENCE)
+    report = check(settings)
     spark = session(settings)
     read = spark.read.format("headrace").option("database", dsn).option("stream", "orders").option("partitions", 1)
     rows = read.load().select("seq", "key", "data").sort("seq").collect()
@@ -63,12 +66,13 @@ def _program(remote: str, dsn: str) -> None:
     report = report_lag(spark)
     stream = spark.readStream.option("partitions", 1).table("connect_tests.orders")
     query = stream.writeStream.format("noop").option("checkpointLocation", str(Path.cwd() / "checkpoint")).start()
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + PATIENCE / 3
     while not (reported := list(report.statistics()["queries"].values())):
         assert time.monotonic() < deadline, query.exception()
         time.sleep(0.05)
     query.stop()
     report.stop()
+    report_lag(spark)  # the process ends although this report is not stopped
     found["reported"] = [[one["stream"], one["position"], one["lag"]] for one in reported[0]["streams"]]
     spark.sql("drop database connect_tests cascade")
     stop()
@@ -79,7 +83,7 @@ def _drive(server: str, dsn: str, directory: Path, **variables: str) -> Any:
     """Run the program in a process without Java. Returns its results."""
     ended = subprocess.run(
         [sys.executable, "-c", "import sys; from tests.spark.test_connect import _program; _program(*sys.argv[1:])", server, dsn],
-        # Longer than the program waits for something, so that it says for what.
+        # Longer than the program runs, so that it says for what it waits.
         cwd=directory, capture_output=True, text=True, timeout=PATIENCE + 60, check=False,
         env=environment(PYTHONPATH=os.pathsep.join([str(Path(__file__).parents[2]), *sys.path]), JAVA_HOME="/nowhere", PATH="/nowhere", **variables),
     )  # fmt: skip

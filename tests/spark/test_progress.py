@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from headrace_spark.progress.lag import Lag, lags
-from headrace_spark.progress.listener import LagListener
+from headrace_spark.progress.listener import LagListener, _Poller
 from tests.support.readers import Clock
 
 
@@ -55,3 +55,27 @@ def test_a_query_is_logged_now_and_then_and_forgotten_at_its_end(caplog: pytest.
     assert (query["name"], query["streams"][0]["lag"]) == ("i", 4)
     listener.onQueryTerminated(SimpleNamespace(runId="r"))  # type: ignore[arg-type]
     assert listener.statistics() == {"queries": {}}
+
+
+def test_a_connect_server_is_asked_for_news_of_its_queries(caplog: pytest.LogCaptureFixture) -> None:
+    report = source(several(orders=1), several(orders=5))
+    progress = SimpleNamespace(runId="r", id="i", name=None, sources=[report], timestamp="2030-01-31T00:00:00Z")
+    query = SimpleNamespace(runId="r", lastProgress=None)
+    spark = SimpleNamespace(is_stopped=True, streams=SimpleNamespace(active=[query]))
+    listener = LagListener(0.0)
+    poller = _Poller(spark, listener)
+    poller._ask()
+    assert listener.statistics() == {"queries": {}}
+    query.lastProgress = progress
+    with caplog.at_level("INFO", logger="headrace.spark"):
+        for _ in range(3):  # an idle query has the same report again
+            poller._ask()
+        assert len(caplog.records) == 1
+        progress.timestamp = "2030-01-31T00:00:01Z"
+        poller._ask()
+    assert len(caplog.records) == 2
+    assert listener.statistics()["queries"]["r"]["streams"][0]["lag"] == 4
+    spark.streams.active = []
+    poller._ask()
+    assert listener.statistics() == {"queries": {}}
+    poller.stop()

@@ -1,10 +1,12 @@
-"""Listens to the streaming queries of a session, and reports their lag in the log and as OpenTelemetry metrics."""
+"""Follows the streaming queries of a session, and reports their lag in the log and as OpenTelemetry metrics."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from threading import Lock, Thread
+from contextlib import suppress
+from functools import partial
+from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -17,14 +19,23 @@ from headrace.model.durations import seconds
 from headrace.model.log import Log
 from headrace.telemetry import Telemetry
 from headrace_spark.progress.lag import lags
+from headrace_spark.session.sessions import is_connect
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from pyspark.sql.streaming.listener import QueryProgressEvent, QueryStartedEvent, QueryTerminatedEvent
+    from pyspark.sql.streaming.listener import (
+        QueryProgressEvent,
+        QueryStartedEvent,
+        QueryTerminatedEvent,
+        StreamingQueryProgress,
+    )
 
     from headrace.telemetry.instrumentation import Instrumentation
 
 log = Log("headrace.spark")
+
+_INTERVAL = 1.0  # seconds between two questions to a Connect server
+_STOP_TIMEOUT = 5.0  # seconds that the last one is waited for. A server may be gone
 
 
 class LagListener(StreamingQueryListener):
@@ -47,7 +58,10 @@ class LagListener(StreamingQueryListener):
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
         """Keep what a query reports of its streams."""
-        progress = event.progress
+        self.keep(event.progress)
+
+    def keep(self, progress: StreamingQueryProgress) -> None:
+        """Keep the lag of the streams in a progress report, and log it if that is due."""
         found = [lag for source in progress.sources for lag in lags(source)]
         if not found:
             return
@@ -75,14 +89,53 @@ class LagListener(StreamingQueryListener):
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
         """Forget a query that has ended."""
+        self.forget({str(event.runId)})
+
+    def forget(self, runs: set[str]) -> None:
+        """Forget queries by the ids of their runs."""
         with self._lock:
-            self._queries.pop(str(event.runId), None)
-            self._logged.pop(str(event.runId), None)
+            for run in runs:
+                self._queries.pop(run, None)
+                self._logged.pop(run, None)
 
     def statistics(self) -> dict[str, Any]:
         """The last report of each running query: its name, and of each of its streams the position, the lag and the rates."""
         with self._lock:
             return {"queries": dict(self._queries)}
+
+
+class _Poller:
+    """Asks a Connect server for the progress of a session's queries, until it is stopped or the session is.
+
+    A listener would not do. Over Connect, that of PySpark 4.3 can get no events after it was added, and can wait forever when
+    it is removed, and a process doesn't end while one is registered.
+    """
+
+    def __init__(self, spark: Any, listener: LagListener) -> None:
+        self._spark = spark
+        self._listener = listener
+        self._stopped = Event()
+        self._seen: dict[str, str] = {}
+        self._thread = Thread(target=self._run, name="headrace-spark-lag", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._stopped.wait(_INTERVAL) and not self._spark.is_stopped:
+            with suppress(Exception):  # the next question may be answered
+                self._ask()
+
+    def _ask(self) -> None:
+        last = {str(query.runId): query.lastProgress for query in self._spark.streams.active}
+        self._listener.forget(self._seen.keys() - last.keys())
+        reports = {run: progress for run, progress in last.items() if progress is not None}
+        for run, progress in reports.items():
+            if self._seen.get(run) != progress.timestamp:  # an idle query has the same one again
+                self._listener.keep(progress)
+        self._seen = {run: progress.timestamp for run, progress in reports.items()}
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self._thread.join(_STOP_TIMEOUT)
 
 
 class LagReport:
@@ -91,7 +144,12 @@ class LagReport:
     def __init__(
         self, spark: SparkSession, listener: LagListener, instrumentation: Instrumentation | None = None
     ) -> None:
-        self._spark: SparkSession | None = spark
+        if is_connect(spark):
+            self._leave = _Poller(spark, listener).stop
+        else:
+            spark.streams.addListener(listener)
+            self._leave = partial(spark.streams.removeListener, listener)
+        self._stopped = False
         self._listener = listener
         self._instrumentation = instrumentation
 
@@ -101,11 +159,11 @@ class LagReport:
 
     def stop(self) -> None:
         """Stop listening, and send the metrics that are left. A second call does nothing."""
-        spark, self._spark = self._spark, None
-        if spark is None:
+        if self._stopped:
             return
+        self._stopped = True
         try:
-            spark.streams.removeListener(self._listener)
+            self._leave()
         finally:
             _stop(self._instrumentation)
 
@@ -133,7 +191,7 @@ def report_lag(
     """Report how far the session's streaming queries lag behind their streams, in the log and as metrics.
 
     A session that `session` has made, and that is not of Spark Connect, reports it by default. This report then takes the
-    place of that one.
+    place of that one. A Connect server is asked once a second, so a query that ends sooner is not seen.
 
     The metrics are `headrace.spark.query.lag`, `headrace.spark.query.input_rate` and `headrace.spark.query.processed_rate`. They
     are as of the last progress that Spark reported, which it does after each micro-batch. A query with the option `consumer` has
@@ -145,7 +203,7 @@ def report_lag(
         log_every: interval between two log lines of a query, as seconds or text such as "10s".
 
     Returns:
-        The report. Its `stop` ends it, and it ends with the process.
+        The report. Its `stop` ends it, and it ends with the process or the session.
 
     Raises:
         ConfigurationError: a setting or `log_every` is invalid, or OpenTelemetry is not installed.
@@ -160,8 +218,7 @@ def report_lag(
 
         instrumentation = start(wanted, listener.statistics)
     try:
-        spark.streams.addListener(listener)
+        return LagReport(spark, listener, instrumentation)
     except BaseException:
         _stop(instrumentation)
         raise
-    return LagReport(spark, listener, instrumentation)

@@ -150,8 +150,8 @@ def interrupt_start() -> None:
 
 
 def _report_lag(current: _Current) -> None:
-    """Report the lag of a session that was made here, unless that is done. A report over Connect would keep a request
-    open."""
+    """Report the lag of a session that was made here, unless that is done. A report over Connect would ask the server
+    all the time."""
     if current.resolved is None or current.lag is not None or is_connect(current.spark):
         return
     try:
