@@ -41,7 +41,7 @@ def launch(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
                 f"its file is in no registry of packages: name it by --opt {name}.{peer.needs}=FILE, or put it into"
                 f" {file.relative_to(ROOT)}"
             )
-        settings[peer.needs] = str(file)
+        settings[peer.needs] = str(file.relative_to(ROOT))  # where peers run; results hold no path of a machine
     try:
         words, environment = _command(peer)
     except OSError as error:

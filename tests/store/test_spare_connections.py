@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import math
 from collections.abc import AsyncIterator
 from typing import Any
+from unittest.mock import AsyncMock
 
 import anyio
 import asyncpg
@@ -169,6 +172,24 @@ async def test_a_connection_that_is_unused_for_a_while_returns_to_the_pool(
         await anyio.lowlevel.checkpoint()
     assert pool.get_idle_size() == 1
     assert await _backend(two) == before
+
+
+async def test_a_connection_that_is_closed_during_its_return_is_no_error(two: store.Database) -> None:
+    pool = two.connections._pool
+    connection = await pool.acquire()
+    returning = asyncio.ensure_future(spares.release(pool, connection))
+    await anyio.lowlevel.checkpoint()  # asyncpg's own task for the return has not begun
+    connection._con.terminate()
+    await returning
+    assert pool.get_idle_size() == 0
+
+
+async def test_a_call_succeeds_although_its_connection_breaks_after_it(two: store.Database) -> None:
+    async with two.connections.connection() as connection:
+        await connection.execute("create temporary table kept (n int)")
+        connection._con._reset = AsyncMock(side_effect=asyncpg.ConnectionDoesNotExistError("gone"))
+        two.connections._spare._expired_at = math.inf  # so that it goes through the pool
+    assert connection._con is None
 
 
 async def test_a_closed_database_keeps_no_connection(two: store.Database) -> None:

@@ -86,9 +86,11 @@ async def release(pool: asyncpg.Pool[asyncpg.Record], connection: Any) -> None:
     Close it, too, if a call was interrupted inside a transaction: a cancelled BEGIN may have begun one that nobody ends.
     asyncpg would roll it back, after a warning of its own about every such connection. And close it if user code
     has altered it for good, see `Connection.altered`.
+
+    If its return fails, it is closed, or was closed meanwhile with its pool. The call that used it has succeeded.
     """
     with suppress(asyncpg.InterfaceError):  # the connection is closed already and has left its pool
         if not connection.is_closed() and (connection.altered or connection.is_in_transaction()):
             connection.terminate()
-    with suppress(TimeoutError):
+    with suppress(OSError, asyncpg.PostgresError, asyncpg.InternalClientError):
         await pool.release(connection, timeout=CANCEL_TIMEOUT)
