@@ -144,12 +144,12 @@ class LagReport:
     def __init__(
         self, spark: SparkSession, listener: LagListener, instrumentation: Instrumentation | None = None
     ) -> None:
+        self._leave: Callable[[], None] | None
         if is_connect(spark):
             self._leave = _Poller(spark, listener).stop
         else:
             spark.streams.addListener(listener)
             self._leave = partial(spark.streams.removeListener, listener)
-        self._stopped = False
         self._listener = listener
         self._instrumentation = instrumentation
 
@@ -159,11 +159,11 @@ class LagReport:
 
     def stop(self) -> None:
         """Stop listening, and send the metrics that are left. A second call does nothing."""
-        if self._stopped:
+        leave, self._leave = self._leave, None
+        if leave is None:
             return
-        self._stopped = True
         try:
-            self._leave()
+            leave()
         finally:
             _stop(self._instrumentation)
 
