@@ -22,6 +22,7 @@ from headrace.app import heartbeats
 from headrace.model.specs import ConsumerSpec
 from tests.support import scratch, servers, tiers
 from tests.support.readers import Clock, Reader
+from tests.support.termination import Stacks, Termination
 
 # Hypothesis deadlines mean nothing on a shared machine.
 hypothesis.settings.register_profile(
@@ -37,8 +38,11 @@ _scratch = pytest.StashKey[Path | None]()
 
 def pytest_configure(config: pytest.Config) -> None:
     """Set the temporary directory once for the run. The pytest-xdist workers inherit it."""
-    if not hasattr(config, "workerinput"):
+    if hasattr(config, "workerinput"):
+        config.pluginmanager.register(Stacks())
+    else:
         config.stash[_scratch] = scratch.move_to_memory()
+        config.pluginmanager.register(Termination(config))
     # A shell starts background processes with SIGINT ignored. Processes that tests start and interrupt
     # would inherit that.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
