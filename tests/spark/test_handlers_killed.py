@@ -246,6 +246,8 @@ async def test_java_is_killed_under_a_module_s_functions_and_no_message_is_lost_
             ]
             assert sorted(int(row[1]) for row in rows) == [2 * n for n in range(messages)]
             assert await dead_letters(app, "copied") == []
+            (await java()).kill()
+            assert await anyio.to_thread.run_sync(process.wait, PATIENCE) == 69, "without a further batch"
     finally:
         process.kill()
         process.wait()

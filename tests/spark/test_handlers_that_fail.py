@@ -4,6 +4,7 @@ Spark is gone.
 
 from __future__ import annotations
 
+import itertools
 import socket
 import threading
 from typing import TYPE_CHECKING, Any
@@ -344,12 +345,15 @@ async def test_a_session_that_dies_costs_no_attempt_and_ends_the_app_with_a_code
     """
     app = App(dsn, streams=["orders"])
     attempts: list[int] = []
-    monkeypatch.setattr("headrace_spark.handlers.failures.gone", lambda _: len(attempts) == 1)
+    died: list[int] = []
+    monkeypatch.setattr("headrace_spark.handlers.failures.gone", lambda _: bool(died))
+    monkeypatch.setattr(warm_session, "_WATCH_INTERVAL", WITHIN)  # so that the job notices it
 
     @spark_consumer(app, "orders", publishes="copies", max_deliver=1, **QUICK)
     def copied(df: DataFrame, batch: Batch) -> DataFrame:
         attempts.append(batch[0].attempt)
         if len(attempts) == 1:
+            died.append(1)
             raise ConnectionRefusedError("Answer from Java side is empty")
         return df.select("key", "data")
 
@@ -358,10 +362,30 @@ async def test_a_session_that_dies_costs_no_attempt_and_ends_the_app_with_a_code
         await app.run(signals=False)
     assert ended.value.exit_code == 69
     assert len(logged(caplog, "spark session lost")) == 1
+    died.clear()
     async with running(app):  # the process that the supervisor starts
         await eventually(lambda: _same(app, names))
         assert await dead_letters(app, "copied") == []
     assert attempts == [1, 1]
+
+
+async def test_a_session_that_dies_without_a_job_ends_the_app(
+    spark: SparkSession, dsn: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The death is simulated, at the third look at the session."""
+    app = App(dsn, streams=["orders"])
+    looks = itertools.count(1)
+    monkeypatch.setattr("headrace_spark.handlers.failures.gone", lambda _: next(looks) == 3)
+    monkeypatch.setattr(warm_session, "_WATCH_INTERVAL", 0.01)
+
+    @spark_consumer(app, "orders", **QUICK)
+    def idle(df: DataFrame) -> None:
+        raise AssertionError("there is no message")
+
+    with anyio.fail_after(WITHIN), pytest.raises(SparkUnavailable, match="has ended") as ended:
+        await app.run(signals=False)
+    assert ended.value.exit_code == 69
+    assert len(logged(caplog, "spark session lost")) == 1
 
 
 async def test_a_connect_session_that_dies_costs_no_attempt_and_the_next_batch_gets_a_new_one(

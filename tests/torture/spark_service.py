@@ -7,9 +7,11 @@ The test copies this file beside its driver, which ships it to the executors.
 
 from __future__ import annotations
 
+import faulthandler
 import os
+import signal
 import time
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -93,6 +95,13 @@ def copied(df: DataFrame, batch: Batch) -> DataFrame:
 async def entered(row: dict[str, Any], message: Message, tx: Transaction) -> None:
     report_counted([message])
     await tx.execute("insert into results values ($1, $2)", message.key, row["n"])
+
+
+@app.lifespan
+async def stacks_on_request() -> AsyncIterator[None]:
+    """A driver that does not end says where it waits."""
+    faulthandler.register(signal.SIGUSR1)
+    yield
 
 
 def report_counted(messages: Iterable[Message]) -> None:

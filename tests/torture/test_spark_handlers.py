@@ -97,8 +97,12 @@ class Site:
 
     def ended(self, victim: str, *codes: int) -> None:
         """Wait for the driver's end, which must have one of these exit codes, and start it again."""
-        with contextlib.suppress(subprocess.TimeoutExpired):
+        try:
             self.driver.wait(PATIENCE)
+        except subprocess.TimeoutExpired:  # the log then has its stacks
+            self.driver.send_signal(signal.SIGUSR1)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.driver.wait(1)
         code = self.driver.returncode
         assert code in codes, f"{victim}: {code}\n{self.logged()}"
         self.ends[victim, code] += 1

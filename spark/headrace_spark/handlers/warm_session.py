@@ -1,8 +1,8 @@
 """The warm Spark session of an app: made before the first batch is leased, and stopped with the app.
 
-If the session dies, the app drains and ends with an error, since objects in the user's modules, such as functions that
-were made by `udf`, belong to the dead session. A supervisor starts the process again. Objects of Spark Connect belong
-to no session, so there another session is made.
+If the session dies, during a job or between two, the app drains and ends with an error, since objects in the user's
+modules, such as functions that were made by `udf`, belong to the dead session. A supervisor starts the process again.
+Objects of Spark Connect belong to no session, so there another session is made.
 
 Functions of the user prepare each session before the first batch, see `on_spark_session`.
 
@@ -40,6 +40,7 @@ H = TypeVar("H", bound=Callable[..., object])
 
 log = Log("headrace.spark")
 
+_WATCH_INTERVAL = 1.0  # seconds between two looks at an idle session
 _PY4J = logging.getLogger("py4j")
 _IDLE = {"job": None, "rows": 0, "started": None, "stages": 0, "stages_done": 0, "tasks": 0, "tasks_done": 0}
 
@@ -96,12 +97,14 @@ class WarmSession:
 
     def _obtained(self) -> SparkSession:
         if self._spark is not None and not is_connect(self._spark) and not started():
-            ended = SparkGone("The Spark session has ended, since its Java process or its cluster is gone.")
-            self.note_death(ended, self._spark)
+            self._note_end(self._spark)
         if self.lost is not None:
             raise self.lost
         self._spark = obtain(self.settings, {})
         return self._spark
+
+    def _note_end(self, spark: SparkSession) -> None:
+        self.note_death(SparkGone("The Spark session has ended, since its Java process or its cluster is gone."), spark)
 
     def note_death(self, error: SparkGone, spark: SparkSession) -> None:
         """Note that the session has died, or that objects of the user's modules belong to one that has.
@@ -182,8 +185,24 @@ class WarmSession:
         return {"spark": {name: dict(_IDLE) if job is None else job.statistics() for name, job in self.jobs.items()}}
 
     async def run(self, shared: Any) -> None:
-        """Wait for the drain. There is nothing else to run."""
-        await self._drained.wait()
+        """Watch the session until the app drains."""
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._watch)
+            await self._drained.wait()
+            group.cancel_scope.cancel()
+
+    async def _watch(self) -> None:
+        """End the app if the session dies between two jobs. Otherwise only the next batch would notice it.
+
+        A Java process that is frozen does not answer, so the thread that asks is not waited for.
+        """
+        spark = self._spark
+        if spark is None or is_connect(spark):
+            return
+        while not await anyio.to_thread.run_sync(_is_dead, spark, abandon_on_cancel=True):  # noqa: ASYNC110 - it says nothing when it dies
+            await anyio.sleep(_WATCH_INTERVAL)
+        self._note_end(spark)
+        self.end_app()
 
     def drain(self) -> None:
         """Note that the app drains, so that the end of the session doesn't stop its other handlers."""
@@ -191,6 +210,11 @@ class WarmSession:
 
     def hurry(self) -> None:
         """Do nothing. There is nothing to end."""
+
+
+def _is_dead(spark: SparkSession) -> bool:
+    """Whether the session is dead. Its process is looked at first, since py4j logs each call that fails."""
+    return not started() or failures.gone(spark)
 
 
 _warm_sessions: WeakKeyDictionary[App, WarmSession] = WeakKeyDictionary()
