@@ -91,12 +91,12 @@ class Site:
         end = time.monotonic() + 5 * PATIENCE
         while (found := self.entered()) < count:
             if self.driver.poll() is not None:
-                self.ended("by itself", UNAVAILABLE)
+                self.replaced("by itself", UNAVAILABLE)
             assert time.monotonic() < end, f"{found} of {count} rows are there, and no more come\n{self.logged()}"
             time.sleep(0.1)
 
     def ended(self, victim: str, *codes: int) -> None:
-        """Wait for the driver's end, which must have one of these exit codes, and start it again."""
+        """Wait for the driver's end, which must have one of these exit codes."""
         try:
             self.driver.wait(PATIENCE)
         except subprocess.TimeoutExpired:  # the log then has its stacks
@@ -106,25 +106,34 @@ class Site:
         code = self.driver.returncode
         assert code in codes, f"{victim}: {code}\n{self.logged()}"
         self.ends[victim, code] += 1
+
+    def replaced(self, victim: str, *codes: int) -> None:
+        """Start the driver again after its end."""
+        self.ended(victim, *codes)
         self.driver = self.start()
+
+    def terminate(self) -> None:
+        """Stop the driver, maybe before it has read its settings."""
+        self.driver.terminate()
+        self.ended("driver, by SIGTERM", 0, -signal.SIGTERM)
 
     def strike(self, victim: str) -> bool:
         """Kill something. Returns False if there is none at the moment."""
         if self.driver.poll() is not None:
-            self.ended("by itself", UNAVAILABLE)
+            self.replaced("by itself", UNAVAILABLE)
         pid = self.driver.pid
         self.families.update(psutil.Process(pid).children(recursive=True))
         if victim == "driver":
             self.driver.kill()
-            self.ended(victim, -signal.SIGKILL)
+            self.replaced(victim, -signal.SIGKILL)
         elif victim == "driver, by SIGTERM":
-            self.driver.terminate()
-            self.ended(victim, 0, -signal.SIGTERM)  # the latter before it has read its settings
+            self.terminate()
+            self.driver = self.start()
         elif victim == "Java":
             if not (found := java_of(pid)):
                 return False
             found[0].kill()
-            self.ended(victim, UNAVAILABLE)
+            self.replaced(victim, UNAVAILABLE)
         else:
             find = self.cluster.executors if victim == "executor" else self.cluster.pythons
             if not (found := find(pid)):
@@ -150,8 +159,7 @@ class Site:
                 assert time.monotonic() < end, f"there is no {victim}\n{self.logged()}"
                 time.sleep(0.02)
         self.until(self.published)
-        self.driver.terminate()
-        assert self.driver.wait(PATIENCE) == 0, self.logged()
+        self.terminate()
         end = time.monotonic() + PATIENCE
         while left := [one for one in self.families if _lives(one)]:
             assert time.monotonic() < end, f"they have outlived their drivers: {left}"
