@@ -228,8 +228,12 @@ class Database:
                 return await getattr(connection, method)(query, *args)
 
     @asynccontextmanager
-    async def transaction(self) -> AsyncIterator[Any]:
+    async def transaction(self, settings: str = "") -> AsyncIterator[Any]:
         """A connection inside a transaction, which commits at the end unless an exception is raised.
+
+        Args:
+            settings: SQL that is sent with the BEGIN. By default it limits the time that the transaction is idle behind a
+                pooler.
 
         Raises:
             ObjectReplaced: the transaction has to be repeated, as `with_repeat` does. It can't be repeated here,
@@ -238,8 +242,7 @@ class Database:
         with translated(self.dsn, ours=True):
             try:
                 async with self.connections.connection() as connection:
-                    if self.pooled:
-                        connection.send_with_next(LONG_TRANSACTION)
+                    connection.send_with_next(settings or (LONG_TRANSACTION if self.pooled else ""))
                     async with connection.transaction(isolation="read_committed" if self.pooled else None):
                         yield connection
             except asyncpg.PostgresError as error:

@@ -23,10 +23,13 @@ async def within(executor: Any, limit: float) -> AsyncIterator[Any]:
     Raises:
         FilterTooSlow: a statement took longer. The transaction is rolled back.
     """
+    settings = f"{SHORT_TRANSACTION}; set local statement_timeout = {limit * 1000:.0f}"
+    ours = isinstance(executor, Database)
     try:
-        async with executor.transaction() as transaction:
-            connection = transaction if isinstance(executor, Database) else executor
-            await connection.execute(f"{SHORT_TRANSACTION}; set local statement_timeout = {limit * 1000:.0f}")
+        async with executor.transaction(settings) if ours else executor.transaction() as transaction:
+            connection = transaction if ours else executor
+            if not ours:
+                await connection.execute(settings)
             try:
                 yield connection
             except asyncpg.QueryCanceledError as error:
