@@ -4,7 +4,6 @@ Spark is gone.
 
 from __future__ import annotations
 
-import itertools
 import socket
 import threading
 from typing import TYPE_CHECKING, Any
@@ -372,10 +371,10 @@ async def test_a_session_that_dies_costs_no_attempt_and_ends_the_app_with_a_code
 async def test_a_session_that_dies_without_a_job_ends_the_app(
     spark: SparkSession, dsn: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The death is simulated, at the third look at the session."""
+    """The death is simulated. The first look that fails is an accident."""
     app = App(dsn, streams=["orders"])
-    looks = itertools.count(1)
-    monkeypatch.setattr("headrace_spark.handlers.failures.gone", lambda _: next(looks) == 3)
+    looks = [False, True, False, False, True, True]
+    monkeypatch.setattr("headrace_spark.handlers.failures.gone", lambda _: looks.pop(0))
     monkeypatch.setattr(warm_session, "_WATCH_INTERVAL", 0.01)
 
     @spark_consumer(app, "orders", **QUICK)
@@ -386,6 +385,7 @@ async def test_a_session_that_dies_without_a_job_ends_the_app(
         await app.run(signals=False)
     assert ended.value.exit_code == 69
     assert len(logged(caplog, "spark session lost")) == 1
+    assert looks == []
 
 
 async def test_a_connect_session_that_dies_costs_no_attempt_and_the_next_batch_gets_a_new_one(

@@ -194,13 +194,17 @@ class WarmSession:
     async def _watch(self) -> None:
         """End the app if the session dies between two jobs. Otherwise only the next batch would notice it.
 
-        A Java process that is frozen does not answer, so the thread that asks is not waited for.
+        It counts as dead when two looks in a row found it so, since a look may fail for another reason. A Java process that is
+        frozen does not answer, so the thread that asks is not waited for.
         """
         spark = self._spark
         if spark is None or is_connect(spark):
             return
-        while not await anyio.to_thread.run_sync(_is_dead, spark, abandon_on_cancel=True):  # noqa: ASYNC110 - it says nothing when it dies
+        found_dead = 0
+        while found_dead < 2:
             await anyio.sleep(_WATCH_INTERVAL)
+            is_dead = await anyio.to_thread.run_sync(_is_dead, spark, abandon_on_cancel=True)
+            found_dead = found_dead + 1 if is_dead else 0
         self._note_end(spark)
         self.end_app()
 
