@@ -36,18 +36,20 @@ class Stacks:
 
 
 class Termination:
-    """A plugin of the process that leads a run. At SIGTERM it names the tests that have failed and those that are running,
-    passes the signal on to the processes of pytest-xdist, and lets pytest end as after Ctrl-C.
+    """A plugin of the process that leads a run. At SIGTERM it writes its stacks, too, names the tests that have failed and
+    those that are running, passes the signal on to the processes of pytest-xdist, and lets pytest end as after Ctrl-C.
     """
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
+        self._output = os.dup(2)
         self._began: dict[str, float] = {}
         self._failed: list[str] = []
 
     def pytest_sessionstart(self) -> None:
         """Listen to the signal from now on."""
         signal.signal(signal.SIGTERM, self._terminate)
+        faulthandler.register(signal.SIGTERM, self._output, chain=True)  # it works even if Python is stuck
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         """Note a test that begins, in any process of the run."""
