@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.model.clock import Times, from_microseconds, to_microseconds
+from headrace.model.clock import Times, from_microseconds
 from headrace.store import Database
+from tests.support.readers import to_microseconds
 
 times = st.datetimes(datetime(1, 1, 1), datetime(9999, 12, 31), timezones=st.just(UTC))  # noqa: DTZ001
 

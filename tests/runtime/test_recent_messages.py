@@ -9,9 +9,10 @@ from uuid import UUID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.model.clock import Times, to_microseconds
+from headrace.model.clock import Times
 from headrace.model.records import Batch
 from headrace.runtime.leasing.recent_messages import MAX_RANGES, OVERHEAD, Content, Omission, Origin, RecentMessages
+from tests.support.readers import to_microseconds
 
 ORIGIN = Origin(UUID(int=1), 1)
 NOW = to_microseconds(datetime(2026, 1, 1, tzinfo=UTC))

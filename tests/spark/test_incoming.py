@@ -10,10 +10,10 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.model.clock import to_microseconds
 from headrace_spark.frames import schema
 from headrace_spark.frames.incoming import Decoded, decode, frame, row_type, table
 from headrace_spark.frames.outgoing import outgoing
+from tests.support.readers import to_microseconds
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

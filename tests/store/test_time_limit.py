@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncpg
 import pytest
 
 from headrace import store
 from headrace.model.errors import FilterTooSlow
 from headrace.store.database.time_limit import within
-from tests.conftest import Connect
 
 pytestmark = pytest.mark.asyncio
 
@@ -25,12 +23,3 @@ async def test_a_statement_that_takes_longer_is_ended(database: store.Database) 
     with pytest.raises(FilterTooSlow, match=r"longer than 0\.05 s"):
         async with within(database, 0.05) as connection:
             await connection.fetch("select pg_sleep(60)")
-
-
-async def test_a_transaction_of_the_caller_has_its_limit_again_afterwards(connect: Connect) -> None:
-    connection: asyncpg.Connection = await connect()
-    async with connection.transaction():
-        with pytest.raises(FilterTooSlow):
-            async with within(connection, 0.05):
-                await connection.fetch("select pg_sleep(60)")
-        assert await connection.fetchval("show statement_timeout") == "0"

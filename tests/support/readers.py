@@ -11,11 +11,17 @@ from typing import Any
 from uuid import UUID, uuid5
 
 from headrace import store
+from headrace.model.clock import POSTGRES_EPOCH
 from headrace.model.outcomes import Failure, Settlement
 from headrace.model.records import Batch, ConsumerInfo, DeadLetter, Lost
 from headrace.model.specs import ConsumerSpec
 
 _OWNERS = UUID("6f6f6f6f-0000-4000-8000-000000000000")
+
+
+def to_microseconds(time: datetime) -> int:
+    """Return the number of microseconds as which Postgres stores a time."""
+    return (time - POSTGRES_EPOCH) // timedelta(microseconds=1)
 
 
 def owner(name: str) -> UUID:

@@ -36,8 +36,9 @@ class Stacks:
 
 
 class Termination:
-    """A plugin of the process that leads a run. At SIGTERM it writes its stacks, too, names the tests that have failed and
-    those that are running, passes the signal on to the processes of pytest-xdist, and lets pytest end as after Ctrl-C.
+    """A plugin of the process that leads a run. At SIGTERM it writes its stacks, too, names the tests that have failed
+    and those that are running, passes the signal on to the processes of pytest-xdist, and lets pytest end as after
+    Ctrl-C.
     """
 
     def __init__(self, config: pytest.Config) -> None:

@@ -59,11 +59,6 @@ def from_microseconds(microseconds: int) -> datetime:
     return POSTGRES_EPOCH + timedelta(microseconds=microseconds)
 
 
-def to_microseconds(time: datetime) -> int:
-    """Return the number of microseconds as which Postgres stores a time."""
-    return (time - POSTGRES_EPOCH) // timedelta(microseconds=1)
-
-
 class Times(Sequence[datetime]):
     """Times as Postgres sends an array of them. Each becomes a `datetime` when it is asked for, which costs more than
     all the rest of reading a message.

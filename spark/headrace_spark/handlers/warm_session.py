@@ -194,8 +194,8 @@ class WarmSession:
     async def _watch(self) -> None:
         """End the app if the session dies between two jobs. Otherwise only the next batch would notice it.
 
-        It counts as dead when two looks in a row found it so, since a look may fail for another reason. A Java process that is
-        frozen does not answer, so the thread that asks is not waited for.
+        It counts as dead when two looks in a row found it so, since a look may fail for another reason. A Java process
+        that is frozen does not answer, so the thread that asks is not waited for.
         """
         spark = self._spark
         if spark is None or is_connect(spark):

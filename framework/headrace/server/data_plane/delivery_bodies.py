@@ -85,21 +85,14 @@ class Delivery(msgspec.Struct):
     message: WireMessage
 
 
-class Deliveries(msgspec.Struct):
-    """The messages that were received. `stale` is there if the request settled earlier ones: the ids of those whose leases
-    were lost."""
-
-    data: list[Delivery]
-    stale: list[str] | msgspec.UnsetType = msgspec.UNSET
-
-
 _decode_receive = msgspec.json.Decoder(Receive).decode
 _decode_settle = msgspec.json.Decoder(Settle).decode
 _decode_nack = msgspec.json.Decoder(Nack).decode
 
 
 def encode_deliveries(share: Share) -> bytes:
-    """Encode received messages for dialect A, as `Deliveries`."""
+    """Encode received messages for dialect A: the `data` is a list of `Delivery`. The body also has the `stale` ids if the
+    request settled earlier messages, those whose leases were lost."""
     pieces: list[bytes] = [b'{"data":[']
     if share.stale is not None:
         pieces = [b'{"stale":', msgspec.json.encode(share.stale), b',"data":[']

@@ -57,11 +57,6 @@ class Turns:
         self._due = 0.0
         self._timer: asyncio.TimerHandle | None = None
 
-    @property
-    def queued(self) -> int:
-        """How many requests wait for their turns."""
-        return sum(map(len, self._queues.values()))
-
     async def take(self, token: str) -> None:
         """Wait until a request of a token may be in progress. Call `give_back` when it isn't any more."""
         loop = asyncio.get_running_loop()

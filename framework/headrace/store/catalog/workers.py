@@ -86,20 +86,6 @@ async def forget_workers(executor: Executor, *, now: datetime | None = None) -> 
     return count
 
 
-async def live_revision(executor: Executor, *, now: datetime | None = None) -> int | None:
-    """The lowest revision of the schema that the running processes know. None if no process runs."""
-    found: int | None = await executor.fetchval(
-        "select headrace_internal.live_revision(coalesce($1, clock_timestamp()))", now
-    )
-    return found
-
-
-async def feature_is_on(executor: Executor, name: str) -> bool:
-    """Whether a feature is switched on, which all running processes must know."""
-    found: bool = await executor.fetchval("select headrace_internal.feature_is_on($1)", name)
-    return found
-
-
 async def switch_on_features(executor: Executor, *, now: datetime | None = None) -> list[str]:
     """Switch on the features that all running processes know. Returns their names."""
     rows = await executor.fetch(

@@ -232,8 +232,7 @@ class Database:
         """A connection inside a transaction, which commits at the end unless an exception is raised.
 
         Args:
-            settings: SQL that is sent with the BEGIN. By default it limits the time that the transaction is idle behind a
-                pooler.
+            settings: SQL that is sent with the BEGIN. Behind a pooler it limits the transaction's idle time by default.
 
         Raises:
             ObjectReplaced: the transaction has to be repeated, as `with_repeat` does. It can't be repeated here,
@@ -389,8 +388,8 @@ class Database:
         """Statistics of the pool.
 
         Gauges are the connections `open` and `idle`, of at most `max`, the long transactions `held`, of
-        at most `holds`, and the calls that are `judging` conditions. Counters since the start are round trips to the server, waits for a connection and
-        their seconds, and connections that `died` silently.
+        at most `holds`, and the calls that are `judging` conditions. Counters since the start are round trips to the
+        server, waits for a connection and their seconds, and connections that `died` silently.
         """
         connections, counters = self._connections, self._connector.counters
         return {

@@ -14,22 +14,16 @@ from headrace.store.database.database import Database
 
 
 @asynccontextmanager
-async def within(executor: Any, limit: float) -> AsyncIterator[Any]:
+async def within(database: Database, limit: float) -> AsyncIterator[Any]:
     """A connection inside a transaction in which no statement may take longer than `limit` seconds.
-
-    Args:
-        executor: a `Database`, or an asyncpg connection.
 
     Raises:
         FilterTooSlow: a statement took longer. The transaction is rolled back.
     """
-    settings = f"{SHORT_TRANSACTION}; set local statement_timeout = {limit * 1000:.0f}"
-    ours = isinstance(executor, Database)
     try:
-        async with executor.transaction(settings) if ours else executor.transaction() as transaction:
-            connection = transaction if ours else executor
-            if not ours:
-                await connection.execute(settings)
+        async with database.transaction(
+            f"{SHORT_TRANSACTION}; set local statement_timeout = {limit * 1000:.0f}"
+        ) as connection:
             try:
                 yield connection
             except asyncpg.QueryCanceledError as error:
@@ -37,6 +31,5 @@ async def within(executor: Any, limit: float) -> AsyncIterator[Any]:
                     f"Evaluating the condition on messages took longer than {limit:g} s. Simplify it, especially its regular expressions."
                 ) from error
     except UnknownConsumer:
-        if isinstance(executor, Database):
-            await executor.refuse_while_recovering()
+        await database.refuse_while_recovering()
         raise

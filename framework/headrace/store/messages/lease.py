@@ -12,7 +12,7 @@ from asyncpg import Range
 from headrace.model.clock import Times
 from headrace.model.records import Batch
 from headrace.model.watching.history_log import leased, recorded
-from headrace.store.database.database import Executor
+from headrace.store.database.database import Database, Executor
 from headrace.store.database.missing_objects import with_repeat
 from headrace.store.database.time_limit import within
 
@@ -32,7 +32,7 @@ _CREATED_AT = 6  # its place
 
 @recorded(leased)
 async def lease(
-    executor: Executor,
+    database: Database,
     consumer: int,
     owner: UUID,
     limit: int,
@@ -75,10 +75,10 @@ async def lease(
     """
     ranges = None if not known else [Range(first, last + 1) for first, last in known]
     arguments = (consumer, owner, limit, look, max_bytes, now, shares, ranges, history, patient, free_keys)
-    row = await _lease(executor, judging, arguments)
+    row = await _lease(database, judging, arguments)
     if row["timeline"] is None and row["more"]:  # the database has just crashed, failed over or been restored
-        await executor.fetchval("select headrace_internal.begin_timeline()")
-        row = await _lease(executor, judging, arguments)
+        await database.fetchval("select headrace_internal.begin_timeline()")
+        row = await _lease(database, judging, arguments)
     if row[0] is not None:
         values = list(row)
         values[_CREATED_AT] = Times.read(values[_CREATED_AT])
@@ -88,14 +88,14 @@ async def lease(
     return Batch(*nothing, **rest)
 
 
-def _lease(executor: Executor, judging: float | None, arguments: tuple[Any, ...]) -> Awaitable[Any]:
+def _lease(database: Database, judging: float | None, arguments: tuple[Any, ...]) -> Awaitable[Any]:
     if judging is None:
-        return executor.fetchrow(_LEASE, *arguments)
-    return with_repeat(lambda: _lease_within(executor, judging, arguments))
+        return database.fetchrow(_LEASE, *arguments)
+    return with_repeat(lambda: _lease_within(database, judging, arguments))
 
 
-async def _lease_within(executor: Executor, judging: float, arguments: tuple[Any, ...]) -> Any:
-    async with within(executor, judging) as connection:
+async def _lease_within(database: Database, judging: float, arguments: tuple[Any, ...]) -> Any:
+    async with within(database, judging) as connection:
         return await connection.fetchrow(_LEASE, *arguments)
 
 
