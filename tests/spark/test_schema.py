@@ -25,11 +25,11 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from headrace.model.clock import to_microseconds
 from headrace.model.errors import ConfigurationError
 from headrace_spark.frames import schema
 from headrace_spark.frames.incoming import decode, table
 from headrace_spark.frames.schema import Schema, of_struct
+from tests.support.readers import to_microseconds
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -17,7 +17,7 @@ from headrace.model.specs import StreamSpec
 from headrace.runtime.leasing.timings import LEASE_TIMINGS
 from headrace.sources.postgres.capture.capture_lease import LEASE_DURATION
 from tests.conftest import Declare
-from tests.support.readers import Clock, publish
+from tests.support.readers import Clock, live_revision, publish
 from tests.support.retained import HOUR, Stream
 
 BACK = 90.0
@@ -292,10 +292,6 @@ async def test_a_job_is_claimed_again_and_takes_what_died_before(database: store
     assert await reader.dead_letters() == []
 
 
-async def live_revision(database: store.Database, clock: Clock) -> int | None:
-    return await database.fetchval("select headrace_internal.live_revision($1)", clock.now)
-
-
 @pytest.mark.asyncio
 async def test_a_dead_process_is_gone_and_a_living_one_is_not(database: store.Database, clock: Clock) -> None:
     dead, living = uuid4(), uuid4()
@@ -303,12 +299,12 @@ async def test_a_dead_process_is_gone_and_a_living_one_is_not(database: store.Da
     await store.record_heartbeat(database, living, {"revision": 2}, now=clock.now)
     await lead(database, clock)
     clock.advance(-BACK)
-    assert await live_revision(database, clock) == 1
+    assert await live_revision(database, clock.now) == 1
     await lead(database, clock)
     clock.advance(30)
     await store.record_heartbeat(database, living, {"revision": 2}, now=clock.now)
     clock.advance(31)
-    assert await live_revision(database, clock) == 2
+    assert await live_revision(database, clock.now) == 2
     assert await store.forget_workers(database, now=clock.now) == 1
 
 

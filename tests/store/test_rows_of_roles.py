@@ -11,6 +11,7 @@ from headrace import store
 from headrace.admin import Admin
 from headrace.model.errors import HeadraceError
 from headrace.model.watching.audit import Actor, Change
+from tests.support.readers import live_revision
 from tests.support.roles import Login, user
 
 pytestmark = pytest.mark.asyncio
@@ -36,7 +37,7 @@ async def test_a_heartbeat_that_readers_could_not_read_is_refused(
 async def read_all(database: store.Database) -> None:
     """Read what screens show, and what an upgrade looks at."""
     await Admin(database).snapshot()
-    await store.live_revision(database)
+    await live_revision(database)
     await store.consumer_at_work(database, "orders", "ship")
     await store.switch_on_features(database)
     await database.fetch("select headrace_internal.process_of_owner($1)", uuid4())
@@ -47,7 +48,7 @@ async def test_of_two_fields_of_one_name_all_readers_see_the_same(database: stor
     app = await login("publish")
     await app.fetch(HEARTBEAT, uuid4(), '{"revision": 2, "revision": 7}')
     assert await database.fetch("select facts::text from headrace_internal.workers") == [('{"revision": 7}',)]
-    assert await store.live_revision(database) == 7
+    assert await live_revision(database) == 7
 
 
 async def test_only_its_role_overwrites_or_deletes_a_heartbeat(database: store.Database, login: Login) -> None:
@@ -61,10 +62,10 @@ async def test_only_its_role_overwrites_or_deletes_a_heartbeat(database: store.D
         await store.delete_heartbeat(other, one)
     assert await database.fetchval("select array_agg(facts ->> 'revision' order by facts ->> 'revision') from headrace_internal.workers") == ["5", "6"]  # fmt: skip
     await app.fetch(HEARTBEAT, of_app, '{"revision": 7}')
-    assert await store.live_revision(database) == 6
+    assert await live_revision(database) == 6
     await store.delete_heartbeat(app, of_app)
     await store.delete_heartbeat(database, of_owner)
-    assert await store.live_revision(database) is None
+    assert await live_revision(database) is None
 
 
 async def test_heartbeats_of_a_role_have_a_bounded_size_together(database: store.Database, login: Login) -> None:

@@ -24,6 +24,11 @@ def to_microseconds(time: datetime) -> int:
     return (time - POSTGRES_EPOCH) // timedelta(microseconds=1)
 
 
+async def live_revision(database: store.Database, now: datetime | None = None) -> int | None:
+    """Return the lowest revision of the schema that the running processes know. None if no process runs."""
+    return await database.fetchval("select headrace_internal.live_revision(coalesce($1, clock_timestamp()))", now)
+
+
 def owner(name: str) -> UUID:
     """Return the same owner for the same name."""
     return uuid5(_OWNERS, name)

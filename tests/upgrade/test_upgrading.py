@@ -16,7 +16,7 @@ from headrace.app.heartbeats import Heartbeats
 from headrace.model.errors import InUse, SchemaError, StoreError
 from headrace.store.database import revisions
 from tests.conftest import Connect
-from tests.support.readers import begun
+from tests.support.readers import begun, live_revision
 from tests.support.servers import opened
 from tests.upgrade.revisions import add_revision
 
@@ -170,7 +170,7 @@ async def test_a_feature_is_switched_on_when_the_last_older_process_has_gone(
         await old_history(database)
         await beat(database, version - 1)
         await beat(database, version)
-        assert await database.fetchval("select headrace_internal.live_revision()") == version - 1
+        assert await live_revision(database) == version - 1
         assert await store.switch_on_features(database) == []
         assert not await is_on(database)
         await store.require_current_schema(database)
