@@ -112,11 +112,6 @@ class Site:
         self.ended(victim, *codes)
         self.driver = self.start()
 
-    def terminate(self) -> None:
-        """Stop the driver, maybe before it has read its settings."""
-        self.driver.terminate()
-        self.ended("driver, by SIGTERM", 0, -signal.SIGTERM)
-
     def strike(self, victim: str) -> bool:
         """Kill something. Returns False if there is none at the moment."""
         if self.driver.poll() is not None:
@@ -127,8 +122,8 @@ class Site:
             self.driver.kill()
             self.replaced(victim, -signal.SIGKILL)
         elif victim == "driver, by SIGTERM":
-            self.terminate()
-            self.driver = self.start()
+            self.driver.terminate()
+            self.replaced(victim, 0, -signal.SIGTERM)  # the latter before it has read its settings
         elif victim == "Java":
             if not (found := java_of(pid)):
                 return False
@@ -158,8 +153,10 @@ class Site:
             while not self.strike(victim):
                 assert time.monotonic() < end, f"there is no {victim}\n{self.logged()}"
                 time.sleep(0.02)
+        self.publish()  # so that the last driver has started, too
         self.until(self.published)
-        self.terminate()
+        self.driver.terminate()
+        self.ended("driver, at the end", 0)
         end = time.monotonic() + PATIENCE
         while left := [one for one in self.families if _lives(one)]:
             assert time.monotonic() < end, f"they have outlived their drivers: {left}"
