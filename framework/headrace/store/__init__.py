@@ -1,8 +1,8 @@
 """The store: streams and consumers with leases, on Postgres. All SQL of Headrace is in this package.
 
 The five verbs are publish, lease, settle, seek and retain. Each has its own module (retain is
-`retention`). Server functions in `sql/functions/` do the work, and the modules call them. Every verb
-runs on an `Executor`: a `Database`, or the caller's connection inside a transaction.
+`retention`). Server functions in `sql/functions/` do the work, and the modules call them. Lease runs on a
+`Database`. The others run on an `Executor`: a `Database`, or the caller's connection inside a transaction.
 """
 
 # Exports what these modules define.
