@@ -36,6 +36,9 @@ create table judge.leased (
     xid xid8 not null default pg_current_xact_id(), snapshot pg_snapshot not null default pg_current_snapshot(),
     at timestamptz not null default clock_timestamp());
 
+-- Holds, see check_in.sql. They have leases' ids, keep keys, and have no messages.
+create table judge.holds (lease_id bigint not null);
+
 -- Messages that are done for good: acked, or dead letters. how: 'lease' or 'transaction'.
 create table judge.done (
     consumer int not null, lease_id bigint not null, seqs bigint[] not null, how text not null,
@@ -65,11 +68,14 @@ create table judge.service_rows (uid text not null, xid xid8 not null default pg
 _TRIGGERS = """
 create function judge.note_lease() returns trigger language plpgsql as $$
 begin
-    insert into judge.leased values (new.consumer_id, new.lease_id, new.owner, array(select seq from headrace_internal.messages_of_lease(new)), new.attempts);
+    if new.seqs[1] < 0 then
+        insert into judge.holds values (new.lease_id);
+    else
+        insert into judge.leased values (new.consumer_id, new.lease_id, new.owner, array(select seq from headrace_internal.messages_of_lease(new)), new.attempts);
+    end if;
     return null;
 end $$;
--- A hold has negated seqs. It keeps keys, and has no messages.
-create trigger judge_lease after insert on headrace_internal.leases for each row when (coalesce(new.seqs[1], 1) > 0) execute function judge.note_lease();
+create trigger judge_lease after insert on headrace_internal.leases for each row execute function judge.note_lease();
 
 create function judge.note_removal() returns trigger language plpgsql as $$
 declare

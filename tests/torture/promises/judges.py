@@ -83,6 +83,10 @@ create temp table leased as
 create index on leased (consumer, seq);
 create index on leased (lease_id);
 
+-- Outcomes of leases that the store accepted. It also accepts those of holds, which have no messages.
+create temp table accepted as
+    select * from judge.saw_settled as s where not exists (select from judge.holds as h where h.lease_id = s.lease_id);
+
 create index on judge.given_back (lease_id);
 create index on judge.saw_run (kind, key, began);
 create index on judge.saw_received (seq, attempt);
@@ -144,14 +148,14 @@ JUDGES = {
         select s.seq, s.uid, m.uid as is, s.asked from judge.saw_received as s left join messages as m using (seq)
         where s.uid is distinct from m.uid and not {_EXCUSED}""",
     "no stale ack is accepted: a single outcome that was accepted is that of its lease": f"""
-        select s.lease_id, s.seq, s.kind, s.answered from judge.saw_settled as s
+        select s.lease_id, s.seq, s.kind, s.answered from accepted as s
         where s.seq is not null and not {_EXCUSED} and not exists (
             select from outcomes as o where o.lease_id = s.lease_id and o.seq = s.seq and s.kind in ('ack', 'reject', 'invalid'))
         and not exists (
             select from judge.given_back as b
             where b.lease_id = s.lease_id and s.seq = any (b.seqs) and s.kind in ('retry', 'release'))""",
     "no stale ack is accepted: of a whole lease that was accepted nothing was given back": f"""
-        select s.lease_id, s.answered from judge.saw_settled as s
+        select s.lease_id, s.answered from accepted as s
         where s.seq is null and not {_EXCUSED} and (
             exists (select from judge.given_back as b where b.lease_id = s.lease_id and b.ended)
             or not exists (select from outcomes as o where o.lease_id = s.lease_id))""",

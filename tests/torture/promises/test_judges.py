@@ -14,8 +14,9 @@ import pytest
 import pytest_asyncio
 
 from headrace import store
+from headrace.model.outcomes import Settlement
 from headrace.model.specs import ConsumerSpec
-from tests.support.readers import Clock, Reader
+from tests.support.readers import Clock, Reader, owner
 from tests.torture.promises import history, observed
 from tests.torture.promises.history import KINDS, RECEIPTS, STREAM
 from tests.torture.promises.judges import JUDGES, judge
@@ -62,6 +63,7 @@ class Honest:
         await connection.execute("insert into judge.service_rows values ('plain.service-1.0:1')")
         await self.publish("plain", 1, key="plain.service-1.0")
         await self.plain(self.readers["plain"])
+        await self.holds(self.readers["key"])
 
     async def publish(self, kind: str, *numbers: int, key: str | None = None) -> None:
         key = key or f"{kind}.k"
@@ -99,6 +101,18 @@ class Honest:
         await self.work("key", again)
         await reader.reject(again, again.seqs[0])
         await reader.ack_all(again)
+
+    async def holds(self, reader: Reader) -> None:
+        """A worker that was told, while it was at three messages, that their leases are lost."""
+        at = store.Owner(reader.id, owner("ann"), STREAM, "key")
+        messages = [(1, 1, "key.a"), (1, 2, "key.b"), (2, 3, "key.c")]
+        partly, whole = (await store.check_in(self.connection, at, messages)).holds.values()
+        ends = Settlement([whole], [partly, partly], [-1, -2], [None, None])
+        assert await store.settle(self.connection, reader.id, ends) == []
+        await self.connection.execute(
+            "insert into judge.saw_settled values ($1, null, 'ack', 50, 51), ($2, -1, 'ack', 50, 51), ($2, -2, 'ack', 50, 51)",
+            whole, partly,
+        )  # fmt: skip
 
     async def tx(self, reader: Reader) -> None:
         batch = await reader.lease()
