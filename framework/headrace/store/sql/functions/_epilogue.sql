@@ -1,6 +1,6 @@
 -- Functions that read hot tables only by their indexes turn other scans off, and that adds a cost of ten thousand
 -- million to every plan. A server with stock settings (jit = on) would compile each of their statements, which takes
--- a hundred times as long as running them. So every function that turns a kind of scan off turns jit off, too.
+-- a hundred times as long as running them, so every function that turns a kind of scan off turns jit off, too.
 
 do $$
 declare
@@ -41,7 +41,7 @@ begin
     end loop;
 end $$;
 
--- Strings with backslashes mean something else where standard_conforming_strings is off. So the functions that have
+-- Strings with backslashes mean something else where standard_conforming_strings is off, so the functions that have
 -- any, none of which is called once per message, turn it on. Strings with the prefix E always mean the same.
 
 do $$

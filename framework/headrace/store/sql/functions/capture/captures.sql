@@ -100,7 +100,7 @@ begin
 end $$;
 
 -- Continue the capture lease under another epoch, which is returned. Null if the lease is over. An append that lost
--- its connection may still be running here. This waits for it, and any later one is refused. So the position that is
+-- its connection may still be running here. This waits for it, and any later one is refused, so the position that is
 -- read next is the last one.
 -- Granted: all
 create or replace function headrace_internal.reopen_capture(p_source int, p_epoch bigint) returns bigint

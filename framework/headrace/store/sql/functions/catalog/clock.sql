@@ -1,7 +1,7 @@
 -- clock: remembered times have an upper bound, since the server's clock may be set back.
 --
 -- A time that was remembered before that lies in the future. Until the clock has caught up, it would count as newer than
--- all others, and what ends at such a time would last as much longer. So a time in the future counts as now. What is
+-- all others, and what ends at such a time would last as much longer, so a time in the future counts as now. What is
 -- read under a lock of its own is bounded where it is read: leases, retries and rate limits in headrace_internal.lease,
 -- and the leader's term in headrace_internal.lead. The leader bounds the rest, as soon as it has seen the clock go back.
 --

@@ -35,8 +35,8 @@ begin
 end $$;
 
 -- Return the number of the role that counts. Null for a superuser: of all roles, only a superuser may truncate a table of
--- the system. So it needs no query, which each publish would pay for.
--- The setting role keeps a name, which another role may have by now. So the session has to be a member of that one.
+-- the system, so it needs no query, which each publish would pay for.
+-- The setting role keeps a name, which another role may have by now, so the session has to be a member of that one.
 create or replace function headrace_internal.granted_role_number() returns oid
 language plpgsql stable as $$
 declare
@@ -207,7 +207,7 @@ language sql as $$
     select stream_id from headrace_internal.declare_stream(p_name, p_settings)
 $$;
 
--- What a role without `admin` may declare: a stream that exists, and a consumer as it is. So a worker starts with the
+-- What a role without `admin` may declare: a stream that exists, and a consumer as it is, so a worker starts with the
 -- same code as under the owner.
 
 create or replace function headrace_granted.declare_stream(p_name text, p_settings json, out stream_id int, out new boolean)

@@ -46,7 +46,7 @@ language sql stable as $$
                 else headrace_internal.timeline_identity(p_id, p_xmin) end
 $$;
 
--- Begin a timeline, if there is none. It is a call of its own. As part of a lease call it could be frozen with its
+-- Begin a timeline, if there is none. It is a separate call. As part of a lease call it could be frozen with its
 -- client, and all other calls would wait for it.
 -- Granted: any
 create or replace function headrace_internal.begin_timeline() returns void

@@ -21,7 +21,7 @@ begin
     if not found then
         raise exception using errcode = 'HR002', message = 'The consumer no longer exists: declare it again.';
     end if;
-    perform headrace_internal.notify_listeners(v_stream);       -- every waiting worker leases at once, even without a
+    perform headrace_internal.notify_listeners(v_stream);       -- every waiting worker leases immediately, even without a
                                                                 -- subscription
 end $$;
 

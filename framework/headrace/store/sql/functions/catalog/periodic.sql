@@ -99,7 +99,7 @@ begin
     return v_count;
 end $$;
 
--- Pause a schedule, or resume it. A schedule that is resumed goes on with its first due time from now. Returns whether
+-- Pause a schedule, or resume it. A schedule that is resumed continues with its first due time from now. Returns whether
 -- it exists.
 -- Granted: all
 create or replace function headrace_internal.pause_schedule(p_name text, p_paused boolean, p_now timestamptz default clock_timestamp()) returns boolean

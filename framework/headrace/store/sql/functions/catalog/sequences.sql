@@ -122,7 +122,7 @@ language sql stable as $$
     where bounds is not null
 $$;
 
--- Read the segments of a stream anew from the catalog, if they are others. Logical replication copies the rows of
+-- Read the segments of a stream again from the catalog, if they are others. Logical replication copies the rows of
 -- headrace_internal.segments and creates no tables. With publish_via_partition_root, messages go into the tables that
 -- are there.
 create or replace function headrace_internal.reread_segments(p_stream headrace_internal.streams) returns void
@@ -142,7 +142,7 @@ end $$;
 
 -- Move all sequences that are behind above the numbers in use, and return them. No number may be drawn meanwhile, so
 -- this waits for open transactions that have drawn one, for up to p_lock_timeout milliseconds, and then raises
--- lock_not_available. Segments are read anew, too, since what copies rows without sequences creates no tables.
+-- lock_not_available. Segments are read again, too, since what copies rows without sequences creates no tables.
 create or replace function headrace.mend_sequences(p_lock_timeout int default 10000) returns table (sequence text, was_at bigint, stands_at bigint)
 language plpgsql as $$
 declare

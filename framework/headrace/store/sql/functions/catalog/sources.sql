@@ -84,7 +84,7 @@ language sql as $$
     where o.kind = 'webhook' and o.name = any (p_names)
 $$;
 
--- Lock a source until the end of the transaction, before its settings are read and changed. Two changes at once would lose
+-- Lock a source until the end of the transaction, before its settings are read and changed. Two changes at the same time would lose
 -- one of them. Returns whether the source exists.
 -- Granted: all
 create or replace function headrace_internal.lock_source(p_id uuid) returns boolean

@@ -1,7 +1,7 @@
 -- check_in: an owner compares its leases with the store, and keeps the keys of the messages that it is at.
 --
 -- A rewind (see history.sql) reverts leases, and settles of leases. An owner that works on a message has not given it up,
--- whatever the store says. So in a new history each owner CHECKS IN before it leases or settles anything:
+-- whatever the store says, so in a new history each owner CHECKS IN before it leases or settles anything:
 --
 -- - A lease that the store still has is extended. The owner compares its messages with those that it knows.
 -- - For a lease that the store has lost, the owner gets a HOLD. It keeps the keys of its messages for this owner, and has

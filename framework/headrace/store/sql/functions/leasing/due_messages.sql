@@ -127,7 +127,7 @@ begin
         v_result.bytes := 0;
         return v_result;
     end if;
-    -- This statement is planned at each call, since each stream has a table of its own. So it is kept small. No other
+    -- This statement is planned at each call, since each stream has a table of its own, so it is kept small. No other
     -- call takes parked messages meanwhile, since the consumer's lock is held.
     execute format($sql$
         select array_agg(seq) filter (where fits) as seqs, array_agg(case when seq <@ $4 then null else key end) filter (where fits) as keys,

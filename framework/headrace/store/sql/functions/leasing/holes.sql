@@ -3,7 +3,7 @@
 -- searches the holes before it reads fresh messages, if one of their holders has ended.
 --
 -- A hole may be forgotten once no transaction can fill it any more. A transaction that fills a hole had its xid
--- before it drew the seq. So a lease call notes a MARK, the last seq that was drawn before the lease call got an xid,
+-- before it drew the seq, so a lease call notes a MARK, the last seq that was drawn before the lease call got an xid,
 -- and that xid as its STAMP. Every transaction that drew a seq up to the mark has a smaller xid. (The xmax of a
 -- snapshot can't be the stamp, since transactions with larger xids may be running already.) Once xmin, read before
 -- the holes were searched, has reached the stamp, all of these transactions have ended. Then the holes up to the mark
@@ -43,7 +43,7 @@ end $$;
 -- Let the sequence of a stream draw one by one again, and discard what sessions have cached of it. Restarting the
 -- sequence at its present value discards the caches. No seq may be drawn meanwhile, so this waits until the
 -- transactions that publish have ended, for p_lock_timeout milliseconds at most, and then raises lock_not_available.
--- Returns whether there was anything to mend.
+-- Returns whether there was anything to repair.
 create or replace function headrace.mend_sequence(p_stream text, p_lock_timeout int default 5000) returns boolean
 language plpgsql as $$
 declare
@@ -110,7 +110,7 @@ begin
 end $$;
 
 -- The transaction that can fill a hole drew the seq, and so had its xid, before the snapshot in which the message was
--- missing. So the HOLDERS of a hole are the transactions in progress in that snapshot. The snapshot lists those below
+-- missing, so the HOLDERS of a hole are the transactions in progress in that snapshot. The snapshot lists those below
 -- its xmax. All others are below the xid that the lease call gets afterwards. A hole is searched again only after one
 -- of its holders has ended, and forgotten after all have.
 --
@@ -118,7 +118,7 @@ end $$;
 -- of a hole have been in progress for more than one lease call, the hole is FROZEN: written apart from the cursor,
 -- which every lease call writes.
 --
--- A hole that is not searched may be filled while a lease call scans fresh messages. So each call determines twice
+-- A hole that is not searched may be filled while a lease call scans fresh messages, so each call determines twice
 -- which holders have ended: before it reads anything, and in the snapshot of its scan. If one ended in between, the
 -- call discards the scan.
 
@@ -293,7 +293,7 @@ end $$;
 create or replace function headrace_internal.mark_interval() returns int language sql immutable as 'select 1000';
 
 -- Whether a lease call must drop the mark or take the next one, although there are no holes. A stamp that no transaction
--- of this server has reached is from another server, and is dropped at once. It is inlined.
+-- of this server has reached is from another server, and is dropped immediately. It is inlined.
 create or replace function headrace_internal.must_tend_mark(p_position bigint, p_settled bigint, p_stamp xid8, p_mark bigint) returns boolean
 language sql stable as $$
     select case when p_mark is null then p_position - p_settled >= headrace_internal.mark_interval()

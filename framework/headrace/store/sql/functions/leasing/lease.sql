@@ -4,7 +4,7 @@
 -- reads is part of the proof, and so is the order of the steps of headrace_internal.lease. Under read committed every statement
 -- sees a newer state. A step that is a function of its own is volatile, so its statements do, too.
 --
--- A nack moves a message from the leases to the parked messages. So busy keys are read before parked messages. In the
+-- A nack moves a message from the leases to the parked messages, so busy keys are read before parked messages. In the
 -- other order, a nack that commits in between would let a later message of its key overtake it.
 --
 -- The transactions that can still fill a hole are read before the holes are searched. In the other order, messages
@@ -15,7 +15,7 @@ create type headrace_internal.batch as (
     seqs bigint[], attempts int[], keys text[], data json[], headers json[], created_at timestamptz[],
                                 -- attempts: null when every message is at its first attempt
     looked_at   int,            -- number of messages examined, above the cursor and in its holes
-    more        boolean,        -- whether another call may find more at once
+    more        boolean,        -- whether another call may find more immediately
     due_in      float8,         -- seconds until a call may find more: a message or lease falls due, a pause or a
                                 -- rate limit ends, or a publisher that is in flight commits. Null if none
     version     int,            -- of the consumer's settings
@@ -48,7 +48,7 @@ language sql immutable as $$
 $$;
 
 -- Split a batch into leases of these sizes, as far as its messages suffice, and return the ids of the leases. The
--- owner of such a lease never reports which of its messages it has started. So all messages that crashed before count
+-- owner of such a lease never reports which of its messages it has started, so all messages that crashed before count
 -- as started, see headrace_internal.expire_leases. p_lowest: no seq is smaller.
 create or replace function headrace_internal.lease_shares(
     p_consumer headrace_internal.consumers, p_seqs bigint[], p_hashes bigint[], p_attempts int[], p_crashes int[], p_shares int[],
@@ -207,7 +207,7 @@ end $$;
 -- messages is the sum.
 --
 -- p_wait: wait for the consumer's lock, however many callers do. Otherwise only a few callers wait, and any
--- further call returns at once. The callers that wait will find whatever there is now.
+-- further call returns immediately. The callers that wait will find whatever there is now.
 --
 -- p_cached, p_history: the caller has the messages of p_cached from this history, see headrace_internal.read_request. In
 -- another history the same seqs may be other messages.

@@ -23,7 +23,7 @@ end $$;
 
 -- Whether an id, after a consumer's in an index, is one of these. Before version 17 of the server, an index is read with such an
 -- array or without it, whichever seems cheaper. Where few rows are expected, all rows of the consumer would be read, with the dead
--- ones. So their range bounds it in any case.
+-- ones, so their range bounds it in any case.
 create or replace function headrace_internal.is_one_of(p_id bigint, p_ids bigint[]) returns boolean
 language sql immutable as $$
     select p_id = any (p_ids) and p_id >= headrace_internal.lowest_of(p_ids) and p_id <= headrace_internal.highest_of(p_ids)
@@ -43,7 +43,7 @@ language sql stable as $$
     order by key_hash, seq limit 1
 $$;
 
--- The parked messages that are due at once, in the order of seq.
+-- The parked messages that are due immediately, in the order of seq.
 create or replace function headrace_internal.parked_ready(p_consumer int, p_floor bigint) returns setof headrace_internal.parked
 language sql stable as $$
     select * from headrace_internal.parked
@@ -76,7 +76,7 @@ $$;
 
 create type headrace_internal.parked_state as (
     lowest    bigint,       -- the lowest of all that are parked
-    ready     bigint,       -- the lowest of those that are due at once
+    ready     bigint,       -- the lowest of those that are due immediately
     due_at    timestamptz,  -- the earliest time of the others that are due
     due_next  timestamptz,  -- the earliest time of those that are not due
     blocked   bigint        -- the lowest message that blocks its key

@@ -5,11 +5,11 @@
 -- visible, the waiter's poll finds these a few milliseconds later.
 --
 -- In flight at the same time means: called in the same slice of time, before the first of these transactions has
--- ended. So a transaction that stays open suppresses only the notifications of publishers in its own slice. It takes
+-- ended, so a transaction that stays open suppresses only the notifications of publishers in its own slice. It takes
 -- at most one lock per stream, however often it publishes.
 
 -- Whether a transaction succeeds must not depend on who listens. Postgres prepares no transaction that has executed
--- NOTIFY. So where transactions can be prepared, the notification waits for the end of the transaction, and is left
+-- NOTIFY, so where transactions can be prepared, the notification waits for the end of the transaction, and is left
 -- out if that is a PREPARE TRANSACTION. Then a poll finds what was published. And Postgres commits no transaction that
 -- notifies while the queue of notifications is full, because a session that listens has a transaction open.
 

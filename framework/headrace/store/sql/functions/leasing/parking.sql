@@ -2,7 +2,7 @@
 -- dead letters.
 --
 -- The first message of a waiting key is parked. The rest is the key's tail, which costs a lease call nothing until it
--- takes the first message. Then the next message of the tail is parked. So the lowest message of a key is never in
+-- takes the first message. Then the next message of the tail is parked, so the lowest message of a key is never in
 -- its tail, except while a dead letter blocks the key. A message that is put back is parked, too, also without the
 -- consumer's lock. Tails are changed only under that lock.
 --
@@ -43,10 +43,10 @@ $$;
 -- keeps all its leases, for now, if one of them is locked. A lease locked by a settle is left to the settle, and a
 -- lease locked by an ack is left to the ack.
 --
--- One of the messages may have crashed the owner, and at first it is unknown which one. So all of them count as
+-- One of the messages may have crashed the owner, and at first it is unknown which one, so all of them count as
 -- crashed once, and that attempt counts. From then on an owner that starts one of these messages records that first
 -- (headrace_internal.mark_started). When the next owner crashes, neither an attempt nor a crash is counted for those that it
--- had not started. So only the culprit goes on to its last attempt.
+-- had not started, so only the culprit gets to its last attempt.
 create or replace function headrace_internal.expire_leases(
     p_consumer headrace_internal.consumers, p_stream headrace_internal.streams, p_floor bigint, p_now timestamptz
 ) returns void

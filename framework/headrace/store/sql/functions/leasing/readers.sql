@@ -5,7 +5,7 @@
 -- last segments. A session plans those that it uses. Calls that read an older segment, or find no such function, as after a
 -- restore of the table alone, execute the statement as text.
 --
--- The function only reads, and the caller says from which segment. So it is right whatever becomes of the segments, and may
+-- The function only reads, and the caller says from which segment, so it is right whatever becomes of the segments, and may
 -- be replaced at any time. Only one function is kept for each stream, since a session never frees the plans of one that
 -- was dropped.
 

@@ -1,10 +1,10 @@
 -- scan: read the messages in a consumer's holes and above its cursor, and decide which of them can be delivered.
 --
 -- Late arrivals and fresh messages are read in ONE statement, and so in one snapshot. A seq that the snapshot does
--- not show is a hole. A message that it shows is delivered, parked or passed over. So no message is lost between the
+-- not show is a hole. A message that it shows is delivered, parked or passed over, so no message is lost between the
 -- two.
 --
--- The usual case has a statement of its own: no filter, and no late arrivals. See headrace_internal.scan_usual.
+-- The usual case has a separate statement: no filter, and no late arrivals. See headrace_internal.scan_usual.
 
 create type headrace_internal.scanned as (
     position        bigint,         -- all messages up to here were examined ...
@@ -95,12 +95,12 @@ end $$;
 -- Scan for a consumer without a filter. The statement walks up the primary key, and the messages that must wait are
 -- set aside afterwards. If it meets a late arrival, this returns null, and headrace_internal.scan_general scans.
 --
--- Counting bytes costs half of the time of a large batch. So the payloads of messages that fit a page as they are
+-- Counting bytes costs half of the time of a large batch, so the payloads of messages that fit a page as they are
 -- delivered are read without counting, and those of larger ones are left out. If there was one, the statement that
 -- counts runs instead. A table with large messages is read by that one at once.
 --
 -- The statement is planned at each call, so it is kept small. Its columns have the types of the variables, because
--- PL/pgSQL prepares each conversion anew in each transaction.
+-- PL/pgSQL prepares each conversion again in each transaction.
 --
 -- p_fresh: the query of the fresh messages. p_relation: the table that it reads. p_arrived: the query of the late
 -- arrivals, null if there can be none.
@@ -273,7 +273,7 @@ begin
                 p_cursor.position, p_cursor.holes, p_request.messages, p_request.bytes, p_request.cached);
             if v_may_wait and v_result.looked_at > 0 then
                 v_waits := headrace_internal.must_wait(v_result.hashes, p_cursor, p_request);
-                -- When more than half of them must wait, run the general statement, which looks farther.
+                -- When more than half of them must wait, run the general statement, which looks further.
                 if v_result.more and cardinality(array_positions(v_waits, true)) * 2 > v_result.looked_at then
                     v_result := null;
                 elsif v_waits is not null then
@@ -323,7 +323,7 @@ end $$;
 -- call returns those holes to the cursor.
 --
 -- A late arrival may precede a message of its key that was parked, and that this call has taken. In one lease the two
--- would be out of order. So the scan is repeated, and the keys of such messages are busy.
+-- would be out of order, so the scan is repeated, and the keys of such messages are busy.
 create or replace function headrace_internal.read_ahead(
     p_consumer headrace_internal.consumers, p_stream headrace_internal.streams, p_cursor headrace_internal.cursors,
     p_holes headrace_internal.hole_search, p_more_late boolean, p_request headrace_internal.read_request, p_last_drawn bigint, p_now timestamptz
@@ -359,7 +359,7 @@ begin
         if not v_unexpired and headrace_internal.may_expire(v_scanned.headers) then
             v_found := cardinality(v_scanned.seqs);
             v_scanned := headrace_internal.without_expired(v_scanned, p_now);
-            -- When more than half of them have expired, run the general statement, which looks farther.
+            -- When more than half of them have expired, run the general statement, which looks further.
             if (v_scanned.more or v_scanned.full_up) and coalesce(cardinality(v_scanned.seqs), 0) * 2 < v_found then
                 p_consumer.condition := headrace_internal.unexpired(p_consumer.condition, p_now);
                 v_wanted.scan_limit := greatest(p_request.messages, p_request.scan_limit);

@@ -2,7 +2,7 @@
 -- check for missed notifications.
 --
 -- The leader renews its term repeatedly. When a term ends without renewal, another process takes over. Two processes
--- may believe that they lead at the same time, if one was frozen or a clock was set. So all maintenance is safe to
+-- may believe that they lead at the same time, if one was frozen or a clock was set, so all maintenance is safe to
 -- run concurrently.
 
 -- Become the leader, or stay it, for a term. `again_in`: seconds until the process should ask again.

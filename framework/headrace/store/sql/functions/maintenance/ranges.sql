@@ -14,7 +14,7 @@
 -- prepare.
 --
 -- A reader stores its positions elsewhere. A server that crashes forgets which seqs were drawn by transactions that
--- had not committed. It would draw them again, below a position that the reader has stored. So the last seq that a
+-- had not committed. It would draw them again, below a position that the reader has stored, so the last seq that a
 -- mark names is on disk before the mark is returned.
 --
 -- No function here waits. The caller takes marks, and asks again whether their xids are still open. While one stays
@@ -306,7 +306,7 @@ begin
 end $$;
 
 -- Split the messages from p_first to p_last into at most p_partitions ranges of about the same number of messages, from
--- the first segment on. Each query is complete, and every literal in it is quoted here (%L). So the reader passes no
+-- the first segment on. Each query is complete, and every literal in it is quoted here (%L), so the reader passes no
 -- arguments, and can run it as COPY (…) TO STDOUT.
 -- p_first: null for the first message that exists. p_selection: {"filter", "where", "tests"}, see
 -- headrace_internal.selection_condition and headrace_internal.pushdown_condition. p_uid: the uid of the stream as it was known before, null for any.
@@ -364,7 +364,7 @@ end $$;
 -- The queries call this as their limit, and it returns null, which is no limit. A limit is always computed, once,
 -- before any row is read. A condition is not computed where all segments of a range are gone. When the limit is
 -- computed the query has its snapshot, and its lock on the stream's table, and retention drops no segment while that
--- lock is held. So the check stays valid until the query ends.
+-- lock is held, so the check stays valid until the query ends.
 create or replace function headrace_internal.require_range(p_stream int, p_first bigint, p_trimmed boolean) returns bigint
 language plpgsql as $$
 declare

@@ -2,7 +2,7 @@
 
 -- Drop the closed segments that the policy no longer keeps, from the oldest on. Consumers that are far behind are
 -- first moved past them, call by call, so that no call takes long.
--- `more`: another call will do more at once. `busy`: another session was using the table, and nothing was done.
+-- `more`: another call has more to do. `busy`: another session was using the table, and nothing was done.
 -- Granted: admin
 create or replace function headrace_internal.drop_segments(
     p_stream int, p_lock_timeout int default 50, p_now timestamptz default clock_timestamp(),

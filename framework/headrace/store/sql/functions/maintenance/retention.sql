@@ -5,7 +5,7 @@
 --
 -- Whole segments are dropped, never row by row, except in the last open one. To drop a segment, or to create new ones
 -- ahead, the stream's table is locked exclusively for some milliseconds. A publisher holds a lock on it from before
--- it draws a seq until it ends. So under the exclusive lock no publisher is in flight, and a seq that is missing then
+-- it draws a seq until it ends, so under the exclusive lock no publisher is in flight, and a seq that is missing then
 -- is missing for good. The lock request has a short timeout, and is not made at all while a session has been using
 -- the table for more than a second, because a waiting request makes all others queue behind it. One of the next calls
 -- does what could not be done.

@@ -79,7 +79,7 @@ end $$;
 
 -- Set the hint bits of new messages that no consumer has read. The first reader of a row notes in it that its transaction
 -- has committed. If the page was last written before a checkpoint, and pages have checksums, Postgres logs the whole page
--- then, as much again as its messages took. Before that checkpoint it logs nothing. So a backlog is read while it is new.
+-- then, as much again as its messages took. Before that checkpoint it logs nothing, so a backlog is read while it is new.
 -- p_after: the seq up to which an earlier call has read. Returns the seq up to which nothing is left to read now.
 -- Granted: admin
 create or replace function headrace_internal.set_hint_bits(p_stream int, p_after bigint) returns bigint

@@ -8,7 +8,7 @@
 --
 -- A message at work stays in its lease until the lease settles it or expires, so its key is busy as long as its handler is
 -- at it. Then an ack counts. Any other outcome ends the message (headrace_internal.put_back), so it is not delivered again
--- whatever becomes of its process. A cancellation locks the leases of its messages, as an ack in a transaction does. So a
+-- whatever becomes of its process. A cancellation locks the leases of its messages, as an ack in a transaction does, so a
 -- settle that puts a message back has ended before, or sees the request.
 --
 -- A process hears of requests when it looks at the history of the database (headrace_internal.watched), several times in the
@@ -54,7 +54,7 @@ begin
 end $$;
 
 -- Forget the requests of messages that are to be replayed. None of these is at work. A request may be pending, if its message
--- was acked in a transaction and its lease goes on.
+-- was acked in a transaction that left its lease.
 create or replace function headrace_internal.forget_replayed_cancellations(p_consumer int) returns void
 language plpgsql set enable_seqscan = off as $$
 begin

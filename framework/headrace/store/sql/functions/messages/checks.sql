@@ -2,7 +2,7 @@
 -- headrace_streams.is_message for each row.
 --
 -- Postgres parses the text of a constraint for each INSERT statement. That took a third of the time of publishing one
--- message when the rules were constraints themselves. So the text is short, and the rules are in functions.
+-- message when the rules were constraints themselves, so the text is short, and the rules are in functions.
 --
 -- Messages that are published together are checked together, by headrace_internal.check_together, and then their rows are
 -- not checked one by one. The constraint calls headrace_streams.are_checked for that, once for each statement, because
@@ -20,7 +20,7 @@
 -- An escaped NUL is valid JSON, but Postgres could never return the string that contains it.
 -- A lease call could not return a message larger than 200 MB, because a value has at most 1 GB and is copied on the way.
 --
--- The caller's search_path may contain anything, and a SET clause would cost a microsecond per row. So each function,
+-- The caller's search_path may contain anything, and a SET clause would cost a microsecond per row, so each function,
 -- operator and type is qualified. The function is in the schema of the streams, so that a dump of that schema has it.
 create or replace function headrace_streams.is_message(p_key text, p_data json, p_headers json) returns boolean
 language plpgsql immutable parallel safe as $$

@@ -129,7 +129,7 @@ begin
         execute format('select array_agg(m.seq) from unnest($1) as wanted cross join lateral (
                             select t.seq from %s as t where t.seq = wanted) as m', v_stream.relation) into v_seqs using v_seqs;
     end if;
-    -- A message that has expired would not be delivered. So it stays a dead letter, until it is discarded.
+    -- A message that has expired would not be delivered, so it stays a dead letter, until it is discarded.
     v_seqs := array(
         select d.seq from unnest(v_seqs) as c(seq)
         join headrace_internal.dead_letters as d on d.consumer_id = p_consumer and d.seq = c.seq

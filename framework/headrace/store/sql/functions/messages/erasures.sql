@@ -4,7 +4,7 @@
 -- the stream, the contents of dead letters, message ids and unique keys. It takes no consumer's lock, so it waits for no lease
 -- call, however many consumers there are. headrace_internal.forget_erased then removes the message from the state of
 -- one consumer after the other. What it removes has no contents. If a process ends in between, a dead letter without
--- contents is left, and erasing the same messages again goes on.
+-- contents is left, and erasing the same messages again continues.
 --
 -- A dead letter is a copy of its message, and a message that is parked or replayed keeps its key waiting. Whatever makes one
 -- of these holds the lock of headrace_internal.lock_out_erasures, so none is made of a message that is being erased.
@@ -91,8 +91,8 @@ begin
            or exists (select from headrace_internal.replays where consumer_id = consumer and headrace_internal.is_one_of(seq, p_seqs)));
 end $$;
 
--- Remove erased messages from the state of a consumer. Their keys go on. Leases keep them, so that a handler that has
--- one in hand can settle it.
+-- Remove erased messages from the state of a consumer. The next messages of their keys are delivered. Leases keep erased
+-- messages, so that a handler that has one in hand can settle it.
 -- Granted: admin
 create or replace function headrace_internal.forget_erased(p_consumer int, p_seqs bigint[]) returns void
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$

@@ -1,7 +1,7 @@
 -- expiry: messages with a time to live.
 --
 -- The header `headrace-expires-in` has the time to live in seconds, as a number or as text. It counts from the
--- message's created_at, which is the server's time of its publication. So a scheduled message lives from the moment
+-- message's created_at, which is the server's time of its publication, so a scheduled message lives from the moment
 -- that it is published, and no other clock takes part.
 --
 -- An expired message stays in its stream until retention removes it, and is delivered no more. A lease call passes it

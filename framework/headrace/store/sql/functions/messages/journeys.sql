@@ -1,7 +1,7 @@
 -- journeys: where a message is in each consumer, from what the engine has: leases, acks of transactions, parked messages,
 -- tails, dead letters, replays, positions and holes.
 --
--- Without a history, nothing is kept about a message that is done, unless it was cancelled. So such a message is recognized
+-- Without a history, nothing is kept about a message that is done, unless it was cancelled, so such a message is recognized
 -- by what is not there: the position has passed it, and it is in none of these tables.
 
 create type headrace_internal.message_place as (

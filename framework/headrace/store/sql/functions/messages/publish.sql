@@ -6,14 +6,14 @@
 -- table (the parent of the segments), and it keeps the lock until it ends. The gap-aware cursor relies on both, see
 -- holes.sql.
 
--- README.md says which of the functions runs when. Those of a stream: an INSERT is planned anew each time that it is
+-- README.md says which of the functions runs when. Those of a stream: an INSERT is planned again each time that it is
 -- executed as a text, which costs as much as forty of its rows. A function has its plans at hand.
 --
 -- NAME.publish_checked takes messages that the process has checked. A search of 10 kB for a NUL takes 7 µs, a sixth of what
 -- it takes to store them. Only a member of the owner can be believed, see checks.sql.
 --
 -- They find the stream by its name and lock nothing, so they are right whatever becomes of it. Their plans take 70 kB each of
--- each connection for each stream that it publishes to, beside 60 kB that the tables take there. So what they have in
+-- each connection for each stream that it publishes to, beside 60 kB that the tables take there, so what they have in
 -- common is in functions for all streams.
 
 -- Create or replace the functions that publish to a stream, unless they are as they should be. They belong to the owner of

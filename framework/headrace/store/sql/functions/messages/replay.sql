@@ -174,7 +174,7 @@ $$;
 
 -- Messages of these keys were put back, from p_firsts on, and later ones of the same keys are in flight. Their handlers
 -- continue and their acks count, but afterwards these messages are delivered again, since their keys would end with an
--- older message otherwise. So they join the tails of their keys. Until they are settled, their keys are busy for their
+-- older message otherwise, so they join the tails of their keys. Until they are settled, their keys are busy for their
 -- own process, too: its leases get an owner that makes no lease calls. All of its leases, since a run of a key
 -- may span several. Returns the number of messages that will be delivered again. The caller has the consumer's lock and
 -- headrace_internal.lock_out_erasures.
@@ -195,7 +195,7 @@ begin
         order by lease_id for no key update;
     update headrace_internal.leases set owner = headrace_internal.repeating_owner(owner)
         where consumer_id = p_consumer.id and lease_id >= p_floor and owner = any (v_later.owners);
-    -- One that was settled meanwhile is delivered once more all the same, or once if it has been parked.
+    -- One that was settled meanwhile is still delivered once more, or once if it has been parked.
     insert into headrace_internal.tails (consumer_id, key_hash, seq)
         select p_consumer.id, hash, seq from unnest(v_later.hashes, v_later.seqs) as m(hash, seq)
         where not headrace_internal.is_erased(p_stream.id, seq) on conflict do nothing;

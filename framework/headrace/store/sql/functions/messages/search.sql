@@ -1,4 +1,4 @@
--- search: look through a stream for messages that match, in steps that end after a time and say where to go on.
+-- search: look through a stream for messages that match, in steps that end after a time and say where to continue.
 
 create type headrace_internal.searched as (
     relation  text,         -- the table to read

@@ -118,7 +118,7 @@ end $$;
 -- Return the lowest seq at which a transaction that is open now may still commit messages. Null if there is no such
 -- transaction.
 --
--- A stream of millions must not be walked for its holes just because a transaction publishes to it. So two things
+-- A stream of millions must not be walked for its holes just because a transaction publishes to it, so two things
 -- bound them from below. The first is what the stream's consumers know to be settled, since no open transaction has a
 -- seq there. The second, where the first leaves many messages, is the time. An open transaction drew its seqs after
 -- it began, so they lie above all that was written before. The times are of the server's clock, which may be set

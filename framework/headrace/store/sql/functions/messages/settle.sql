@@ -6,7 +6,7 @@
 -- in its lease, or the emptied lease stays, until its worker settles it here, too, or the lease expires.
 --
 -- Lock order: every statement that locks several leases locks all of them before it changes any, in the order of
--- their ids. So two calls that name the same leases take turns. In different orders they would wait for each other
+-- their ids, so two calls that name the same leases take turns. In different orders they would wait for each other
 -- until the deadlock detector ends one of them, a second later.
 
 -- Settle messages.
@@ -17,7 +17,7 @@
 -- p_report: of the worker process, for a consumer that keeps a history, see completions.sql.
 --
 -- p_timeline: the history in which the caller has these leases, see history.sql. After a rewind a lease may exist again,
--- with messages that its worker has settled and forgotten. So in another history nothing is settled.
+-- with messages that its worker has settled and forgotten, so in another history nothing is settled.
 --
 -- Returns what could not be settled. lost_seq is null for a whole lease, and lost_lease is null for everything, in
 -- another history. lease_gone is true if the lease was lost. Otherwise only the message was settled before.
@@ -67,7 +67,7 @@ begin
         end if;
     end if;
     if cardinality(p_leases) > 0 then
-        -- A message that is put back must not be acked by a transaction that commits at the same moment. So this
+        -- A message that is put back must not be acked by a transaction that commits at the same moment, so this
         -- waits for the transactions that have acked a message of its lease. They are at their COMMIT, so the wait is
         -- short. In all other cases settling and acking don't block each other.
         v_back := array(select distinct lease_id from unnest(p_leases, p_failures) as a(lease_id, failure) where failure is not null);

@@ -9,11 +9,11 @@
 --
 -- It locks the lease FOR KEY SHARE, until the end of the transaction. That blocks only calls that would end the
 -- lease, or put one of its messages back. Expiry skips such a lease, and the other calls wait. If the lease has ended
--- before, the ack raises, and the handler's transaction can't commit. So either the effects are committed and the
+-- before, the ack raises, and the handler's transaction can't commit, so either the effects are committed and the
 -- message is acked, or neither.
 --
 -- These acks are written to rows of their own, one for each message, and the lease is not changed. A call that ends the
--- lease afterwards reads those rows first, in a statement after the one that locked the lease. So an acked message is never
+-- lease afterwards reads those rows first, in a statement after the one that locked the lease, so an acked message is never
 -- put back. If two transactions ack a message at the same time, the second one waits for the first. If that commits, the
 -- second one has lost the lease.
 --
@@ -132,7 +132,7 @@ begin
 end $$;
 
 -- Ack those leases that have exactly these messages, and none was acked before. They are emptied. Returns them.
--- Transactions that ack single messages of a lease hold a lock of it. So after the leases are locked, another statement sees
+-- Transactions that ack single messages of a lease hold a lock of it, so after the leases are locked, another statement sees
 -- the acks of all that have committed, and the later ones will see empty leases. A lease that was extended only after it was
 -- passed over as expired is not locked, so it is left to headrace_internal.ack_several.
 create or replace function headrace_internal.ack_whole(p_consumer int, p_leases bigint[], p_seqs bigint[], p_now timestamptz) returns bigint[]

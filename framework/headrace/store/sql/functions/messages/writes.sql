@@ -1,6 +1,6 @@
 -- writes: publish the rows that several tasks have staged, in one transaction, exactly once.
 --
--- A task that is retried, or that runs twice at a time, writes its rows twice. So tasks do not publish. Each attempt
+-- A task that is retried, or that runs twice at a time, writes its rows twice, so tasks do not publish. Each attempt
 -- of a task puts its rows into the write's staging table, under a random id of its own, by COPY and in transactions
 -- of any length. When all tasks are done, the caller that knows which attempts count commits these, and no others. In
 -- one transaction the rows of all of them become messages, and the number of the batch is recorded. So a batch is
@@ -58,7 +58,7 @@ begin
     return v_write.staging;
 end $$;
 
--- Create a staging table with the constraints of the stream. So an invalid row is refused while the task that sends
+-- Create a staging table with the constraints of the stream, so an invalid row is refused while the task that sends
 -- it still knows which row it is.
 --
 -- COPY tests the constraint for thousands of rows, so its text may be long. An expression accepts what nearly all rows are,
