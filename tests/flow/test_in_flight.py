@@ -31,6 +31,7 @@ class NaiveStore:
 
     def __init__(self) -> None:
         self.leases: dict[int, set[int]] = {}
+        self.expiries: dict[int, float] = {}
         self.told: dict[tuple[int, int], Failure | None] = {}  # by lease and seq, None is an ack
 
     def settle(self, settlement: Settlement) -> list[Lost]:
@@ -76,6 +77,8 @@ class CustodyMachine(RuleBasedStateMachine):
         self.parcel: Parcel | None = None  # collected, and not yet answered
         self.answer: list[Lost] | None = None  # the store's answer, once it has settled the parcel
         self.asked: list[Lease] | None = None  # the leases of an extension without an answer
+        self.asked_at = 0.0
+        self.taken_since = False  # whether a lease was taken since then
 
     def note_news(self) -> None:
         self.news += 1
@@ -92,6 +95,8 @@ class CustodyMachine(RuleBasedStateMachine):
         self.open += messages
         self.messages += messages
         self.store.leases[lease.id] = {message.seq for message in messages}
+        self.store.expiries[lease.id] = self.now + 30
+        self.taken_since = True
 
     @precondition(lambda self: self.open)
     @rule(data=st.data(), failure=st.sampled_from([None] * 9 + [RETRY, REJECT, RELEASE]))
@@ -188,14 +193,15 @@ class CustodyMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.asked is None)
     @rule()
     def an_extension_is_asked_for(self) -> None:
-        self.asked = list(self.in_flight.leases.values())
-        self.alive = list(self.store.leases)
+        self.asked, self.asked_at, self.taken_since = list(self.in_flight.leases.values()), self.now, False
+        self.alive = [lease.id for lease in self.asked if lease.id in self.store.leases]
+        self.store.expiries |= dict.fromkeys(self.alive, self.now + 30)
 
     @precondition(lambda self: self.asked is not None)
     @rule()
     def the_extension_is_answered(self) -> None:
         assert self.asked is not None
-        missing = self.in_flight.extended(self.asked, self.alive, self.now + 30)
+        missing = self.in_flight.extended(self.asked, self.alive, self.asked_at + 30)
         assert {lease.id for lease in missing} <= self.stolen
         for lease in missing:  # as a verification finds out
             self.in_flight.lose(lease)
@@ -204,11 +210,19 @@ class CustodyMachine(RuleBasedStateMachine):
         for lease in self.asked:
             if lease.id in self.known_lost:
                 assert lease.deadline < self.now, "what waits of a lost lease must not start"
-            elif lease.id in self.alive:
-                assert lease.deadline == self.now + 30
-            else:
+            elif lease.id not in self.alive:
                 assert lease.id not in unfinished
+            elif not missing and not self.taken_since:
+                assert lease.deadline == self.asked_at + 30
         self.asked = None
+
+    @invariant()
+    def no_message_starts_once_a_lease_of_its_process_has_expired(self) -> None:
+        """The store expires all leases of an owner together."""
+        first = min((self.store.expiries[lease] for lease in self.store.leases), default=float("inf"))
+        for message in self.open:
+            if message.lease.id in self.store.leases:
+                assert message.lease.deadline <= first
 
     @rule()
     def the_store_has_hardly_any_room(self) -> None:

@@ -12,6 +12,7 @@ import anyio
 
 from headrace import App, Message, store
 from headrace.model.records import ConsumerInfo, DeadLetter
+from headrace.runtime.pipeline.pipeline import Pipeline
 
 WITHIN = 60.0
 """The time limit in seconds after which a test counts as hung. Everything here takes far less."""
@@ -86,6 +87,12 @@ class Gate:
 
     def open(self) -> None:
         self._open.set()
+
+
+def pipeline_of(app: App) -> Pipeline:
+    """Return the only pipeline of a running app."""
+    (pipeline,) = app._service.pipelines
+    return pipeline
 
 
 async def eventually(question: Callable[[], Awaitable[Any]]) -> Any:

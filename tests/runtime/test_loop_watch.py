@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from headrace import App, Message, store
-from headrace.flow.in_flight import InFlightTracker, Lease
 from headrace.runtime.loop_watch import LoopWatch, WatchTimings
 from headrace.runtime.pipeline.timings import Timings
 from tests.runtime.running import Seen, running
@@ -209,22 +208,3 @@ def test_the_watch_ends_with_its_loop() -> None:
     assert thread.daemon
     thread.join(PATIENCE)
     assert not thread.is_alive()
-
-
-def test_a_lease_that_is_lost_while_another_thread_keeps_it_stays_lost() -> None:
-    class Raced(Lease):
-        """It is lost between the two steps of `keep_until`."""
-
-        def __setattr__(self, name: str, value: Any) -> None:
-            super().__setattr__(name, value)
-            if name == "deadline" and value == 99.0:
-                self.lose()
-
-    tracker = InFlightTracker[Any]()
-    lease = tracker.take(1, [1], ["a"], 10.0)
-    lease.keep_until(20.0)
-    assert lease.deadline == 20.0
-    for lost in (lease, Raced(2, [1], ["a"], 10.0)):
-        lost.lose() if lost is lease else None
-        lost.keep_until(99.0)
-        assert lost.deadline == float("-inf")

@@ -4,6 +4,7 @@ other message is."""
 from __future__ import annotations
 
 import sys
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from headrace import App, Batch, Message, StoreUnavailable, store
 from headrace.model.records import Batch as Leased
 from headrace.runtime.execution.suspects import parts
 from tests.runtime.poisoned import MAX_DELIVER, POISONED
-from tests.runtime.running import Gate, Seen, dead_letters, numbered, parked, running
+from tests.runtime.running import Gate, Seen, dead_letters, numbered, parked, pipeline_of, running, seek
 
 ROOT = Path(__file__).parents[2]
 
@@ -51,6 +52,7 @@ class Crashed:
         self.marked: list[list[int]] = []
         self.lost: list[int] = []
         self.error: Exception | None = None
+        self.meanwhile: Callable[[], Awaitable[None]] | None = None
         lease = store.lease
 
         async def leased(*args: Any, **more: Any) -> Leased:
@@ -61,6 +63,9 @@ class Crashed:
 
         async def mark_started(_executor: Any, _consumer: int, _leases: list[int], seqs: list[int]) -> list[int]:
             self.marked.append(seqs)
+            if self.meanwhile is not None:
+                meanwhile, self.meanwhile = self.meanwhile, None
+                await meanwhile()
             if self.error is not None:
                 error, self.error = self.error, None
                 raise error
@@ -118,6 +123,12 @@ async def test_the_wait_for_its_turn_does_not_count_against_the_timeout(
     assert crashed.marked == [[1], [2]]
 
 
+async def lost_and_held(app: App) -> None:
+    """The lease ends, and a hold takes its place."""
+    await seek(app, "ship")
+    await pipeline_of(app).fetcher._verifier.verify()
+
+
 async def seen_all(attempts: list[Any]) -> None:
     with anyio.fail_after(60):
         while len(attempts) < 2:
@@ -126,15 +137,17 @@ async def seen_all(attempts: list[Any]) -> None:
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("batch", [None, 4])
-@pytest.mark.parametrize("obstacle", ["lost", "unavailable"])
+@pytest.mark.parametrize("obstacle", ["lost", "unavailable", "held"])
 async def test_a_suspect_that_can_not_be_marked_is_not_started_and_counts_no_attempt(
     app: App, monkeypatch: pytest.MonkeyPatch, batch: int | None, obstacle: str
 ) -> None:
     crashed = Crashed(monkeypatch, {1: 1})
     if obstacle == "lost":
         crashed.lost = [1]
-    else:
+    elif obstacle == "unavailable":
         crashed.error = StoreUnavailable("gone")
+    else:
+        crashed.meanwhile = lambda: lost_and_held(app)
     attempts: list[int] = []
 
     def note(delivery: Message | Batch) -> None:

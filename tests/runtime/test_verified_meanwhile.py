@@ -11,8 +11,7 @@ import pytest
 from headrace import App, store
 from headrace.model.records import Batch
 from headrace.model.specs import ConsumerSpec
-from headrace.runtime.pipeline.pipeline import Pipeline
-from tests.runtime.running import Gate, Seen, consumer, eventually, running, seek
+from tests.runtime.running import Gate, Seen, consumer, eventually, pipeline_of, running, seek
 
 pytestmark = pytest.mark.asyncio
 
@@ -38,11 +37,6 @@ class Answers:
         if gate is not None:
             await gate.wait()
         return answer
-
-
-def pipeline_of(app: App) -> Pipeline:
-    (pipeline,) = app._service.pipelines
-    return pipeline
 
 
 async def is_held_alone(app: App, seq: int) -> bool:

@@ -16,11 +16,11 @@ moment before the next.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from typing import Generic, TypeVar
 from uuid import UUID
 
-from headrace.flow.lease import InFlightMessage, Lease, Parcel
+from headrace.flow.lease import InFlightMessage, Lease, Parcel, Term
 from headrace.flow.signal import Signal
 from headrace.model.outcomes import CANCEL, Failure
 from headrace.model.records import Lost
@@ -78,6 +78,7 @@ class InFlightTracker(Generic[T]):
         self.cancelled = 0
         self.failed = 0
         self.lost = 0
+        self._term = Term(_EVER)
         self._whole: list[Lease] = []
         self._behind: list[Lease] = []  # done, but waiting for earlier messages that linger in other leases
         self._partly: dict[int, Lease] = {}
@@ -110,9 +111,11 @@ class InFlightTracker(Generic[T]):
 
         Args:
             lanes: the lane of each message. Different lanes run in parallel.
+            deadline: the time on the caller's clock until which the store certainly keeps it.
         """
         self.held += len(seqs)
-        self.leases[lease_id] = lease = Lease(lease_id, seqs, lanes, deadline, self.history)
+        self._term.until = min(self._term.until, deadline) if self.leases else deadline
+        self.leases[lease_id] = lease = Lease(lease_id, seqs, lanes, deadline, self.history, self._term)
         self.on_take()
         return lease
 
@@ -142,9 +145,10 @@ class InFlightTracker(Generic[T]):
     def verified(self, history: UUID, deadline: float) -> None:
         """Note that the store holds all leases that aren't lost in this history, until `deadline`."""
         self.history = history
+        self._term.until = deadline
         for lease in self.leases.values():
             if not lease.lost:
-                lease.history, lease.deadline = history, deadline
+                lease.history = history
 
     def ack(self, message: T) -> None:
         """Record an ack."""
@@ -319,18 +323,18 @@ class InFlightTracker(Generic[T]):
             self.leases.pop(lease.id, None)
         return list(gone.values())
 
-    def extended(self, asked: Iterable[Lease], alive: Iterable[int], deadline: float) -> list[Lease]:
-        """Note the result of an extension. Of the leases `asked`, those in `alive` hold until
-        `deadline`. Returns those that seem to be lost."""
-        still = set(alive)
-        missing = []
-        for lease in asked:
-            if lease.lost:
-                continue  # lost since the call began, although the store may still hold it
-            if lease.id in still:
-                lease.deadline = deadline
-            elif lease.left and lease.id in self.leases:  # a lease that is done may have been settled meanwhile
-                missing.append(lease)
+    def extended(self, asked: Collection[Lease], alive: Collection[int], deadline: float) -> list[Lease]:
+        """Note the result of an extension, perhaps in another thread. If none of the leases `asked` seems to be lost, all
+        that are in `alive` hold until `deadline`. Returns those that seem to be lost."""
+        held = self.leases.copy()
+        asked_ids = {lease.id for lease in asked}
+        # A lost one may have a hold in the store. One that is done may have been settled meanwhile.
+        missing = [
+            lease for lease in asked if not lease.lost and lease.left and lease.id in held and lease.id not in alive
+        ]
+        if not missing:
+            later = (lease.granted_until for lease_id, lease in held.items() if lease_id not in asked_ids)
+            self._term.until = min([deadline, *later])
         return missing
 
     def statistics(self) -> dict[str, int]:

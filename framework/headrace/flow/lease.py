@@ -14,9 +14,21 @@ from headrace.model.outcomes import CANCEL, Failure, HandlingReport, Settlement
 _NEVER = float("inf")
 
 
+class Term:
+    """The time on the caller's clock until which the store certainly keeps leases. All leases of an owner have the same
+    term, since none outlasts another one that expires, see `expire_leases` in parking.sql."""
+
+    __slots__ = ("until",)
+
+    def __init__(self, until: float) -> None:
+        self.until = until
+
+
+_ENDED = Term(-_NEVER)
+
+
 class Lease:
-    """A lease that this process holds. `deadline` is on the caller's clock, and never later than the
-    store's own deadline.
+    """A lease that this process holds.
 
     A lost lease may become a hold. The store keeps the keys of its messages for this process, and has
     negated seqs in it. Each key is free again once the outcome of its message is settled.
@@ -27,11 +39,11 @@ class Lease:
         "_lanes",
         "_seqs",
         "cancelled",
-        "deadline",
         "done",
         "durable",
         "expired",
         "failed",
+        "granted_until",
         "history",
         "hold",
         "id",
@@ -40,6 +52,7 @@ class Lease:
         "lost",
         "seconds",
         "settled",
+        "term",
     )
 
     def __init__(
@@ -47,13 +60,15 @@ class Lease:
         lease_id: int,
         seqs: Sequence[int],
         lanes: Sequence[Hashable],
-        deadline: float,
+        granted_until: float,
         history: UUID | None = None,
+        term: Term | None = None,
     ) -> None:
         self.id = lease_id
         self.history = history  # the history of the database in which it is known to be held, see `Batch.history`
         self.left = len(seqs)  # messages without an outcome
-        self.deadline = deadline
+        self.granted_until = granted_until  # before the first extension
+        self.term = term or Term(granted_until)
         self.done: list[int] = []  # acked and not collected yet
         self.durable: set[int] | None = None  # those in `done` with an ack that a transaction has committed already
         self.failed = False  # whether it has failures that are not collected yet
@@ -82,13 +97,12 @@ class Lease:
     def lose(self) -> None:
         """Mark the lease as lost. Another process may hold it, or none. Its waiting messages must not start."""
         self.lost = True
-        self.deadline = float("-inf")
+        self.term = _ENDED
 
-    def keep_until(self, deadline: float) -> None:
-        """Note in another thread that the store has extended the lease. A `lose` at the same time prevails."""
-        self.deadline = deadline
-        if self.lost:
-            self.deadline = float("-inf")
+    @property
+    def deadline(self) -> float:
+        """The time on the caller's clock from which none of its messages may start, unless it is extended before."""
+        return self.term.until
 
     @property
     def stored(self) -> bool:

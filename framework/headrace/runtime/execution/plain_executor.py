@@ -52,7 +52,7 @@ class PlainExecutor(SingleExecutor):
                 await super()._run(message, slot, crew, context, base)
                 if message.call is not None:
                     return message  # with a span, which leaves a context that is slower to compare
-            elif lease.deadline <= (now := clock()):
+            elif lease.term.until <= (now := clock()):
                 self._acknowledger.give_up(message)
             else:
                 try:

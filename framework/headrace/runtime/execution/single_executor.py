@@ -85,7 +85,7 @@ class SingleExecutor:
             message = slot.delivery = following
             now = clock()
             if (
-                message.lease.deadline <= now
+                message.lease.term.until <= now
                 or message.alive_until <= now
                 or (message.lease.cancelled and message.cancelled)
             ):

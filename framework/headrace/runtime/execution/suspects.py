@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from itertools import groupby
 from math import ceil
 
@@ -21,7 +21,7 @@ import anyio
 
 from headrace import store
 from headrace.model.errors import LeaseLost, StoreUnavailable
-from headrace.runtime.messages.message import Message
+from headrace.runtime.messages.message import Message, lease_time
 from headrace.runtime.settling.acknowledger import Acknowledger
 
 ALONE = 2
@@ -48,19 +48,18 @@ class Suspects:
         """Enter before messages are run of which some have crashes.
 
         Raises:
-            LeaseLost: the start can't be recorded, so they must not be started.
+            LeaseLost: the start can't be recorded, or a lease has ended. They must not be started.
         """
         suspects = [message for message in messages if message.crashes]
-        if max(message.crashes for message in suspects) < ALONE:
-            await self._mark(suspects)
-            yield
-        else:
-            async with self._alone:
+        alone = max(message.crashes for message in suspects) >= ALONE
+        async with self._alone if alone else nullcontext():
+            if alone:
                 # Settle earlier acks first. If this message is the culprit and kills the process,
                 # unsettled messages would count as suspects, too.
                 await self._acknowledger.flush()
-                await self._mark(suspects)
-                yield
+            await self._mark(suspects)
+            lease_time(messages)  # one that was lost meanwhile may be a hold now, which the store has
+            yield
 
     async def _mark(self, suspects: Sequence[Message]) -> None:
         leases, seqs = [message.lease.id for message in suspects], [message.seq for message in suspects]

@@ -12,6 +12,7 @@ import anyio
 
 from headrace import store
 from headrace.flow.in_flight import InFlightTracker
+from headrace.flow.lease import Lease
 from headrace.runtime.messages.message import Message
 from headrace.runtime.settling.verifier import Verifier
 from headrace.runtime.stored_consumer import StoredConsumer
@@ -62,10 +63,8 @@ class Keeper:
     async def extend_over(self, database: store.Database) -> None:
         """Extend all leases once, in another thread than that of the consumer, whose event loop is blocked. Leases that
         turn out to be lost are left to the next `extend`."""
-        asked, began, ack_wait = self._in_flight.leases.copy(), self._clock(), self.ack_wait
-        if asked:
-            for alive in await store.extend_leases(database, self._consumer.id, list(asked), now=self._now()):
-                asked[alive].keep_until(began + ack_wait)
+        if self._in_flight.leases:
+            await self._extended(database)
 
     async def run(self, database_retry: DatabaseRetry) -> None:
         """Extend until cancelled. Raises `StoreUnavailable`."""
@@ -78,14 +77,18 @@ class Keeper:
 
     async def extend(self) -> None:
         """Extend all leases once. Raises `StoreUnavailable`."""
-        asked, began, ack_wait = list(self._in_flight.leases.values()), self._clock(), self.ack_wait
-        # Extend by the ids that are tracked. A lease that this process doesn't track must expire,
-        # and not live as long as the process.
-        ids = [lease.id for lease in asked]
-        alive = await store.extend_leases(self._consumer.database, self._consumer.id, ids, now=self._now())
-        missing = self._in_flight.extended(asked, alive, began + ack_wait)
+        missing = await self._extended(self._consumer.database)
         if missing and await self._consumer.still_exists():
             await self._verifier.verify()
         elif missing:
             for lease in missing:
                 self._in_flight.lose(lease)
+
+    async def _extended(self, database: store.Database) -> list[Lease]:
+        """Extend all leases once. Returns those that seem to be lost."""
+        asked, began, ack_wait = list(self._in_flight.leases.values()), self._clock(), self.ack_wait
+        # Extend by the ids that are tracked. A lease that this process doesn't track must expire,
+        # and not live as long as the process.
+        ids = [lease.id for lease in asked]
+        alive = await store.extend_leases(database, self._consumer.id, ids, now=self._now())
+        return self._in_flight.extended(asked, set(alive), began + ack_wait)
