@@ -16,7 +16,11 @@ HOUR = 3600.0
 
 
 class Stream:
-    """The stream `orders`, cut into segments of ten."""
+    """The stream `orders`, cut into segments of ten.
+
+    Attributes:
+        now: when messages were published last. Sweeps count from it.
+    """
 
     def __init__(self, database: store.Database, clock: Clock) -> None:
         self.database = database
@@ -45,6 +49,7 @@ class Stream:
         """Publish this many messages, each with an incompressible text of this many bytes."""
         texts = [json.dumps({"n": n, "text": secrets.token_hex(size // 2)}) for n in range(count)]
         await store.publish_many(self.database, "orders", [f"k.{n % keys}" for n in range(count)], texts)
+        self.now = datetime.now(UTC)  # a message of more than a second later counts as old as those behind it
 
     async def consumer(self, name: str = "ship", **settings: Any) -> Reader:
         spec = ConsumerSpec(stream="orders", name=name, **settings)
