@@ -3,6 +3,7 @@ row of its own."""
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -317,5 +318,18 @@ async def test_looking_up_many_acks_compares_no_message_with_each(declare: Decla
         await connection.execute(
             "insert into headrace_internal.acks select $1, * from unnest($2::bigint[], $3::bigint[])", *acks
         )
-    await connection.execute("set statement_timeout = '500ms'")  # it takes 20 milliseconds
+    plans: list[dict[str, Any]] = []
+    await connection.execute(
+        """load 'auto_explain'; set auto_explain.log_min_duration = 0; set auto_explain.log_analyze = on;
+        set auto_explain.log_nested_statements = on; set auto_explain.log_format = json; set client_min_messages = log"""
+    )
+    connection.add_log_listener(lambda _, log: plans.append(json.loads(log.message.partition("plan:")[2])["Plan"]))
     assert await store.transaction_status(connection, xid, acks=acks) == "committed"
+    assert 3 * 3_000 <= sum(map(_rows, plans)) <= 20 * 3_000
+
+
+def _rows(plan: dict[str, Any]) -> float:
+    """The rows that the nodes of a plan have returned or discarded."""
+    counts = ("Actual Rows", "Rows Removed by Filter", "Rows Removed by Join Filter")
+    own = sum(plan.get(count, 0) for count in counts) * plan["Actual Loops"]
+    return float(own + sum(map(_rows, plan.get("Plans", ()))))
