@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import anyio
 import pytest
 
 from headrace import App, Message, store
+from headrace.model.clock import Time
+from tests.support.waiting import until
 
 CALL = 0.15
 MESSAGES = 600
@@ -15,16 +16,19 @@ MESSAGES = 600
 
 @pytest.mark.asyncio
 async def test_lease_calls_that_take_long_bring_many_messages(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    lease, sizes, seen = store.lease, list[int](), list[int]()
+    lease, sizes, seen, now = store.lease, list[int](), list[int](), 0.0
 
     async def slow(*args: Any, **options: Any) -> Any:
-        await anyio.sleep(CALL)
+        nonlocal now
+        await until(lambda: len(seen) == sum(sizes))  # the handlers take no time
         batch = await lease(*args, **options)
+        now += CALL
         sizes.append(len(batch.seqs))
         return batch
 
     monkeypatch.setattr(store, "lease", slow)
     app = App(dsn, streams=["orders"])
+    app._time = Time(clock=lambda: now)
 
     @app.consumer("orders")
     async def ship(message: Message) -> None:
