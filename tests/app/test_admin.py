@@ -202,7 +202,7 @@ async def test_a_condition_that_takes_forever_is_cancelled_and_named(ship: Admin
         with pytest.raises(FilterTooSlow, match=r"The condition .*data\.text.* took longer than 0\.2 s") as raised:
             await call()
         assert raised.value.exit_code == 65
-    assert len(await hasty.dead_letters(*SHIP)) == 1
+    assert len(await ship.dead_letters(*SHIP)) == 1
 
 
 async def test_the_state_of_a_message_that_a_consumer_judges_forever_is_cancelled(database: store.Database) -> None:
