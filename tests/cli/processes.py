@@ -60,6 +60,14 @@ class Running:
             if is_it(line):
                 return line
 
+    def each(self, *texts: str) -> list[str]:
+        """Return the next lines that contain these texts, which may come in any order."""
+        found: dict[str, str] = {}
+        while len(found) < len(texts):
+            line = self.line(lambda line: any(text in line for text in texts if text not in found))
+            found.update({text: line for text in texts if text in line})
+        return [found[text] for text in texts]
+
     def started(self) -> tuple[int, int]:
         """Wait until one of several processes has started. Returns its number and its process id."""
         found = re.search(r"number=(\d+) pid=(\d+)", self.line("process started"))

@@ -92,8 +92,8 @@ async def test_a_server_that_is_killed_while_it_creates_streams_leaves_names_tha
 
 async def _killed_between(observer: store.Database, running: Running) -> None:
     """Kill a server that has placed two names, before their streams are created."""
-    url = await asyncio.to_thread(lambda: running.line("listening  url=").rpartition("url=")[2])
-    await asyncio.to_thread(running.line, "database open")
+    listening, _ = await asyncio.to_thread(running.each, "listening  url=", "database open")
+    url = listening.rpartition("url=")[2]
     requests: list[asyncio.Task[httpx.Response]] = []
     async with httpx.AsyncClient(base_url=url, timeout=30) as client, observer.transaction() as eu:
         await eu.fetchval("select pg_advisory_xact_lock(1212498508, 0)")  # as every creation in eu does
