@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import re
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from playwright.sync_api import BrowserContext, Dialog, Locator, Response
+    from playwright.sync_api import BrowserContext, Dialog, Locator, Response, Route
 
-PATIENCE = 15_000
+PATIENCE = 60_000
 """Milliseconds within which something must be there."""
 
 AXE = """async () => {
@@ -78,6 +79,20 @@ class Page:
         self.tab.locator(".loading").first.wait_for(state="detached")
         return self
 
+    def alter(self, pattern: str, change: Callable[[Any], None]) -> None:
+        """Change the JSON of responses before the page gets them. A 304 has none."""
+
+        def respond(route: Route) -> None:
+            response = route.fetch()
+            if response.status != 200:
+                route.fulfill(response=response)
+                return
+            body = response.json()
+            change(body)
+            route.fulfill(response=response, json=body)
+
+        self.tab.route(pattern, respond)
+
     def until(self, expression: str) -> None:
         """Wait until an expression of JavaScript is true. The policy of the page forbids Playwright's own way, so the
         debugger evaluates it again and again."""
@@ -125,7 +140,8 @@ class Page:
         return int(self.tab.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth"))
 
     def close(self) -> None:
-        """Close it."""
+        """Close it, once the handlers of its routes have ended. They use what is gone then."""
+        self.tab.unroute_all(behavior="wait")
         self.context.close()
 
     def check(self) -> None:

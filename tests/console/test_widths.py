@@ -64,7 +64,6 @@ def crowded(world: World, sessions: Callable[..., BrowserContext]) -> Iterator[P
     page = Page(sessions(world.admin), world.url)
     page.tab.route("**/v1/**", _exaggerate)
     yield page.view("")
-    page.tab.unroute_all(behavior="ignoreErrors")
     page.close()
 
 

@@ -74,13 +74,14 @@ function Found({ stream, filters, lastSeq }) {
     setNewest(lastSeq);
     load(NOTHING);
   };
-  const fresh = newest !== null && lastSeq > newest && !filters.from && !searching;
+  const shown = Math.max(newest, state.rows[0]?.seq ?? 0); // the messages may be newer than the live state when they were loaded
+  const fresh = newest !== null && lastSeq > shown && !filters.from && !searching;
   const options = { filter: filters.filter || filters.key || undefined, where: filters.where || undefined, from: filters.from || undefined };
   return html`
     <div class="list-head">
       <span role="status">${progress(state, searching)}</span>
       ${state.running && searching ? html`<button type="button" class="small" onClick=${stop}>Cancel the search</button>` : null}
-      ${fresh ? html`<button type="button" class="small" onClick=${again}>Show ${counted(lastSeq - newest, "newer message")}</button>` : null}
+      ${fresh ? html`<button type="button" class="small" onClick=${again}>Show ${counted(lastSeq - shown, "newer message")}</button>` : null}
       <${Copies} target=${first(stream, filters)} command=${cli("stream view", [stream], filters.from ? options : { ...options, last: LIMIT })} />
     </div>
     <${Failure} error=${state.error} again=${again} />
