@@ -15,7 +15,7 @@ from types import TracebackType
 
 import headrace
 
-PATIENCE = 30.0
+PATIENCE = 60.0
 """Timeout for expected output in seconds."""
 
 

@@ -27,7 +27,7 @@ from headrace.sources.postgres.spec import PostgresSpec
 from headrace.sources.webhook import WebhookSpec
 from tests.support.silence import Proxy
 
-PATIENCE = 30.0
+PATIENCE = 60.0
 """Seconds within which the server is ready."""
 
 SECRET = "whsec_AAECAwQFBgcICQoLDA0ODxAREhMUFRYX"

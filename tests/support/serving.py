@@ -13,7 +13,7 @@ from headrace.server.asgi import Server
 from headrace.server.options import Options
 from headrace.server.serve import ServerRunner
 
-PATIENCE = 30.0
+PATIENCE = 60.0
 """Timeout of the server's start and of its end in seconds."""
 
 

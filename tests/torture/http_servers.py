@@ -13,7 +13,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 
-PATIENCE = 30.0
+PATIENCE = 60.0
 """Seconds within which a server must be ready or must have stopped."""
 
 UNAVAILABLE = 69
