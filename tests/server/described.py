@@ -21,6 +21,9 @@ from schemathesis.specs.openapi.checks import (
 
 from headrace.model.errors import ERROR_CODES
 
+TIMEOUT = 60.0
+"""Seconds for which a response is waited for. Schemathesis waits 10."""
+
 
 def an_error_is_one_of_the_contract(_: Any, response: Any, case: Any) -> None:
     """Check that an error has a code of the table with its status, and that a 422 names a field."""
@@ -48,7 +51,7 @@ def operations_of(url: str) -> list[Any]:
 
     The last ones create tokens, because all later calls need one from then on.
     """
-    schema = schemathesis.openapi.from_url(f"{url}/openapi.json")
+    schema = schemathesis.openapi.from_url(f"{url}/openapi.json", timeout=TIMEOUT)
     operations = [found.ok() for found in schema.get_all_operations() if isinstance(found, Ok)]
     operations.sort(key=lambda operation: "/tokens" in operation.path)
     return operations
@@ -85,7 +88,7 @@ def ask(url: str, operation: Any, mode: GenerationMode, examples: int, *, seed: 
                 _aim(case)
             _hurry(case)
             asked += 1
-            response = case.call(base_url=url, session=session)
+            response = case.call(base_url=url, session=session, timeout=TIMEOUT)
             case.validate_response(response, checks=CHECKS)
 
         try:
