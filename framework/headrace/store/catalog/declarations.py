@@ -13,6 +13,7 @@ from headrace.model.push import Push
 from headrace.model.specs import ConsumerSpec, StreamSpec
 from headrace.model.text.masking import masked_push
 from headrace.store.database.database import Database, Executor
+from headrace.store.database.errors import consumer_gone
 
 
 class Declared(msgspec.Struct, frozen=True):
@@ -111,7 +112,7 @@ async def consumer_spec(executor: Executor, consumer: int) -> tuple[ConsumerSpec
     if row is None:
         if isinstance(executor, Database):
             await executor.refuse_while_recovering()
-        raise UnknownConsumer("The consumer no longer exists. Declare it again.")
+        raise consumer_gone()
     given = {name: row[name] for name in ("stream", "name", "deliver_policy", "start_seq", "start_time")}
     settings = msgspec.json.decode(row["settings"])
     del settings["where"]

@@ -248,6 +248,11 @@ def _deleted_meanwhile(error: asyncpg.PostgresError) -> HeadraceError:
         return UnknownSource("The source was just deleted. Create it again, or check its name.")
     if getattr(error, "table_name", None) == "places":
         return UnknownDatabase("The database was just removed. `headrace database ls` lists the others.")
+    return consumer_gone()
+
+
+def consumer_gone() -> UnknownConsumer:
+    """The error for a consumer that was deleted, in the words of `headrace_internal.raise_consumer_gone`."""
     return UnknownConsumer("The consumer no longer exists. Declare it again.")
 
 

@@ -1,6 +1,14 @@
 -- Consumers: they are declared by name on a stream. Declaring a consumer again changes its settings and keeps its
 -- position.
 
+-- Raise HR002, for a consumer that was deleted. Its names, if the caller knows them.
+create or replace function headrace_internal.raise_consumer_gone(p_stream text default null, p_name text default null) returns void
+language plpgsql as $$
+begin
+    raise exception using errcode = 'HR002', message = format(
+        'The consumer%s no longer exists. Declare it again.', case when p_name is not null then format(' %L of the stream %L', p_name, p_stream) end);
+end $$;
+
 -- Take a consumer's lock, until the end of the transaction, and return the consumer. Its settings are read only then: an edit
 -- that another session waits for has committed. Raises HR002 if the consumer no longer exists.
 create or replace function headrace_internal.lock_consumer(p_consumer int) returns headrace_internal.consumers
@@ -11,7 +19,7 @@ begin
     perform pg_advisory_xact_lock(1212498508, p_consumer);
     select * into v_consumer from headrace_internal.consumers where id = p_consumer;
     if not found then
-        raise exception using errcode = 'HR002', message = 'The consumer no longer exists: declare it again.';
+        perform headrace_internal.raise_consumer_gone();
     end if;
     return v_consumer;
 end $$;

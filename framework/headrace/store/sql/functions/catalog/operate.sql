@@ -7,7 +7,7 @@ language plpgsql as $$
 begin
     update headrace_internal.consumers set paused_until = coalesce(p_until, 'infinity') where id = p_consumer;
     if not found then
-        raise exception using errcode = 'HR002', message = 'The consumer no longer exists: declare it again.';
+        perform headrace_internal.raise_consumer_gone();
     end if;
 end $$;
 
@@ -19,7 +19,7 @@ declare
 begin
     update headrace_internal.consumers set paused_until = null where id = p_consumer returning stream_id into v_stream;
     if not found then
-        raise exception using errcode = 'HR002', message = 'The consumer no longer exists: declare it again.';
+        perform headrace_internal.raise_consumer_gone();
     end if;
     perform headrace_internal.notify_listeners(v_stream);       -- every waiting worker leases immediately, even without a
                                                                 -- subscription
@@ -83,20 +83,14 @@ end $$;
 create or replace function headrace_internal.end_consumer_use(p_consumer int, p_force boolean, p_now timestamptz) returns void
 language plpgsql as $$
 declare
-    v_consumer  record;
+    v_consumer  headrace_internal.consumers := headrace_internal.lock_consumer(p_consumer);
     v_users     record;
 begin
-    perform pg_advisory_xact_lock(1212498508, p_consumer);
-    select c.name, s.name as stream into v_consumer
-        from headrace_internal.consumers as c join headrace_internal.streams as s on s.id = c.stream_id where c.id = p_consumer;
-    if not found then
-        raise exception using errcode = 'HR002', message = 'The consumer no longer exists.';
-    end if;
     select * into v_users from headrace_internal.consumer_use(p_consumer, p_now);
     if not p_force and (v_users.workers > 0 or v_users.waiting) then
         raise exception using errcode = 'HR006', message = format(
             'The consumer %L of the stream %L is in use: %s. Stop its workers first, or delete it by force.',
-            v_consumer.name, v_consumer.stream,
+            v_consumer.name, (select name from headrace_internal.streams where id = v_consumer.stream_id),
             case when v_users.workers > 0
                  then format('%s at work on %s', headrace_internal.count_of(v_users.workers, 'worker'), headrace_internal.count_of(v_users.messages, 'message'))
                  else 'a worker waits for its next message' end);

@@ -52,8 +52,7 @@ begin
         from headrace_internal.consumers as c join headrace_internal.streams as s on s.id = c.stream_id
         where c.id = p_consumer and (s.name, c.name) = (p_stream, p_name);
     if not found then
-        raise exception using errcode = 'HR002', message = format(
-            'The consumer %L of the stream %L no longer exists: declare it again.', p_name, p_stream);
+        perform headrace_internal.raise_consumer_gone(p_stream, p_name);
     end if;
     select headrace_internal.history_identity(headrace_internal.timeline_identity(h.id, h.xmin)) into in_history
         from headrace_internal.history as h order by h.id limit 1;

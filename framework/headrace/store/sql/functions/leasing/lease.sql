@@ -256,7 +256,7 @@ begin
         left join lateral (select id, xmin, since from headrace_internal.history order by id limit 1) as h on true
         where c.id = p_consumer;
     if not found then
-        raise exception using errcode = 'HR002', message = 'The consumer no longer exists: declare it again.';
+        perform headrace_internal.raise_consumer_gone();
     end if;
     v_consumer := v_state.consumer;
     v_stream := v_state.stream;

@@ -67,7 +67,7 @@ begin
     select * into v_stream from headrace_internal.streams where id = v_consumer.stream_id;
     select * into v_cursor from headrace_internal.cursors where consumer_id = p_consumer order by version desc limit 1;
     if not found then       -- read last, so that the others were there
-        raise exception using errcode = 'HR002', message = 'The consumer no longer exists: declare it again.';
+        perform headrace_internal.raise_consumer_gone();
     end if;
 
     if 'in_flight' = any (v_states) then

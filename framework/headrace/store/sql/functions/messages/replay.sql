@@ -88,7 +88,7 @@ begin
     perform headrace_internal.require_read_committed('headrace_internal.replay');
     select * into v_consumer from headrace_internal.consumers where id = p_consumer;
     if not found then
-        raise exception using errcode = 'HR002', message = 'The consumer no longer exists: declare it again.';
+        perform headrace_internal.raise_consumer_gone();
     end if;
     select * into v_stream from headrace_internal.streams where id = v_consumer.stream_id;
     v_chosen := headrace_internal.compile_selection(v_stream, p_selection);

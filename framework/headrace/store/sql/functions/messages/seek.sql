@@ -163,7 +163,7 @@ begin
     select s.* into v_stream
         from headrace_internal.consumers as c join headrace_internal.streams as s on s.id = c.stream_id where c.id = p_consumer;
     if not found then
-        raise exception using errcode = 'HR002', message = 'The consumer no longer exists: declare it again.';
+        perform headrace_internal.raise_consumer_gone();
     end if;
     return headrace_internal.seek(p_consumer, headrace_internal.position_to_seek(p_consumer, v_stream, p_seq, p_time, p_now));
 end $$;

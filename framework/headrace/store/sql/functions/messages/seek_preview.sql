@@ -64,7 +64,7 @@ begin
     select * into v_stream from headrace_internal.streams where id = v_consumer.stream_id;
     v_cursor := headrace_internal.newest_cursor(p_consumer);
     if v_cursor.consumer_id is null then    -- read last, so that the others were there
-        raise exception using errcode = 'HR002', message = 'The consumer no longer exists: declare it again.';
+        perform headrace_internal.raise_consumer_gone();
     end if;
     v_holes := v_cursor.holes;
     v_place := headrace_internal.position_to_seek(p_consumer, v_stream, p_seq, p_time, p_now);
