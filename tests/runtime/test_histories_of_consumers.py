@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from headrace import App, Batch, Message, Reject, Transaction, store
+from headrace import App, Batch, Message, Reject, Transaction
 from headrace.model.watching.completions import Completion
+from headrace.model.watching.processes import own_process_name
 from tests.runtime.running import consumer, running, work_off
 
 pytestmark = pytest.mark.asyncio
@@ -52,9 +53,9 @@ async def test_messages_of_each_kind_of_handler_are_in_the_history(dsn: str) -> 
         for name in ("plain", "single", "together", "transacted", "transacted_together", "brought"):
             found = await history(app, name)
             assert Counter(one.seq for one in found) == Counter(range(1, 41)), name
-            assert {(one.outcome, one.attempts, one.process) for one in found} == {
-                ("acked", 1, store.process_name())
-            }, name
+            assert {(one.outcome, one.attempts, one.process) for one in found} == {("acked", 1, own_process_name())}, (
+                name
+            )
             assert all(one.seconds is not None and 0 <= one.seconds < 60 for one in found), name
         assert (
             await app.database.fetchval("select count(distinct consumer_id) from headrace_internal.completions")
@@ -90,6 +91,6 @@ async def test_a_rejected_message_has_an_entry_with_its_duration(dsn: str) -> No
     async with app:
         await work_off(app, ("a", 1))
         (found,) = await history(app)
-        assert (found.outcome, found.process) == ("dead_letter", store.process_name())
+        assert (found.outcome, found.process) == ("dead_letter", own_process_name())
         assert found.seconds is not None
         assert (await consumer(app, "ship")).dead_letters == 1

@@ -10,7 +10,8 @@ import anyio.from_thread
 import msgspec
 import pytest
 
-from headrace import App, Backoff, Batch, Depends, LeaseLost, Message, Next, Reject, Retry, store
+from headrace import App, Backoff, Batch, Depends, LeaseLost, Message, Next, Reject, Retry
+from headrace.model.watching.processes import own_process_name
 from tests.runtime.running import (
     Seen,
     consumer,
@@ -480,5 +481,5 @@ async def test_the_error_of_an_attempt_is_kept_with_the_message_that_waits_for_i
         await eventually(lambda: parked(app))
         [waiting] = await app.admin.peek("orders", "ship")
     assert (waiting.state, waiting.attempts, waiting.error_type) == ("parked", 1, "ValueError")
-    assert (waiting.error, waiting.failed_by) == ("ValueError: no stock for 7", store.process_name())
+    assert (waiting.error, waiting.failed_by) == ("ValueError: no stock for 7", own_process_name())
     assert waiting.failed_at is not None

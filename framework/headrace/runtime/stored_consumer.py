@@ -14,6 +14,7 @@ from headrace.flow.lanes import Lanes
 from headrace.model.clock import Time
 from headrace.model.errors import StoreUnavailable, UnknownConsumer
 from headrace.model.specs import ConsumerSpec
+from headrace.model.watching.processes import own_process_name
 from headrace.runtime.messages.message import Message
 
 
@@ -82,7 +83,7 @@ class StoredConsumer(msgspec.Struct, frozen=True):
         if self.settings.spec.history is None:
             return None
         return store.Handled(
-            store.process_name(), message.lease.note_seconds(message.seq, message.began, self.time.clock())
+            own_process_name(), message.lease.note_seconds(message.seq, message.began, self.time.clock())
         )
 
 

@@ -16,6 +16,7 @@ from headrace.model.capture import Backfill, BackfillInfo
 from headrace.model.records import ConsumerAtWork, WorkerInfo
 from headrace.model.sources import SourceInfo
 from headrace.model.watching.live import ConsumerRow, ProcessRow, SourceRow, StreamRow
+from headrace.model.watching.processes import process_name
 from headrace.store import CatalogConsumer, CatalogStream, LiveCounts
 
 _COUNTS = [name for name in LiveCounts.__struct_fields__ if name in ConsumerRow.__struct_fields__]
@@ -50,7 +51,7 @@ def consumer_row(
             paused_until=figures.paused_until,
             reports=of_consumer,
             event_loop=next(
-                (f"{worker.host}:{worker.pid}" for worker, _ in reports if worker.blocked is not None), None
+                (process_name(worker.host, worker.pid) for worker, _ in reports if worker.blocked is not None), None
             ),
             publish_rate=stream.samples.rate,
             finish_rate=rate,

@@ -13,6 +13,7 @@ from headrace.flow.signal import Signal
 from headrace.model.errors import StoreUnavailable, TimelineChanged, UnknownConsumer
 from headrace.model.log import Log
 from headrace.model.records import Lost
+from headrace.model.watching.processes import own_process_name
 from headrace.runtime.instruments import Instruments
 from headrace.runtime.settling.dead_letters import DeadLetters
 from headrace.runtime.settling.verifier import LOST_HINT, Verifier
@@ -143,7 +144,7 @@ class Settler:
         if not settlement:
             return []
         if self._settings.spec.history is not None:
-            settlement.report = parcel.report(store.process_name())
+            settlement.report = parcel.report(own_process_name())
         span: AbstractContextManager[None] = nullcontext()
         if self._instruments is not None:
             acked = parcel.messages - len(parcel.failures)
@@ -156,7 +157,7 @@ class Settler:
                 settlement,
                 now=consumer.time.now(),
                 history=history,
-                process=store.process_name() if parcel.failures else None,
+                process=own_process_name() if parcel.failures else None,
             )
         return [item for item in lost if not self._in_flight.is_hold(item.lease_id)] if lost else lost
 

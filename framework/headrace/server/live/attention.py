@@ -11,6 +11,7 @@ from msgspec import Struct
 from headrace.flow.observed import PROBLEM_STATES
 from headrace.model.text.counting import count
 from headrace.model.watching.live import ConsumerRow, ProcessRow, SourceRow, StreamRow
+from headrace.model.watching.processes import process_name
 
 MOST = 100
 """The most entries that are returned."""
@@ -112,7 +113,7 @@ def _processes(processes: Iterable[ProcessRow]) -> Iterator[Attention]:
             yield Attention(
                 kind="process",
                 stream=None,
-                name=f"{one.host}:{one.pid}",
+                name=process_name(one.host, one.pid),
                 state="gone",
                 reason=reason,
                 since=one.seen_at,
@@ -121,7 +122,7 @@ def _processes(processes: Iterable[ProcessRow]) -> Iterator[Attention]:
             yield Attention(
                 kind="process",
                 stream=None,
-                name=f"{one.host}:{one.pid}",
+                name=process_name(one.host, one.pid),
                 state="event_loop",
                 reason=f"Nothing in it runs, since its event loop is blocked by {one.blocked}.",
             )

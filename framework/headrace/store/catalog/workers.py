@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import socket
 from contextlib import suppress
 from datetime import datetime
 from typing import Any
@@ -13,11 +11,6 @@ import msgspec
 
 from headrace.model.records import ConsumerAtWork, WorkerFacts, WorkerInfo
 from headrace.store.database.database import Executor
-
-
-def process_name() -> str:
-    """The name of this process, as `host:pid`. The host is that of its heartbeat."""
-    return f"{socket.gethostname()}:{os.getpid()}"
 
 
 async def record_heartbeat(

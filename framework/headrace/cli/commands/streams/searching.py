@@ -22,6 +22,7 @@ from headrace.cli.output.stderr import print_notice
 from headrace.cli.output.tables import print_pairs, print_table
 from headrace.model.records import StoredMessage
 from headrace.model.watching.journeys import Journey, JourneyStop
+from headrace.model.watching.processes import process_name
 
 if TYPE_CHECKING:
     from headrace.client import Administration
@@ -163,7 +164,7 @@ def _row(stop: JourneyStop) -> tuple[object, ...]:
 
 
 def _owner(stop: JourneyStop) -> str:
-    return "" if stop.owner is None else f"{stop.owner.host or '?'}:{stop.owner.pid or '?'}"
+    return "" if stop.owner is None else process_name(stop.owner.host, stop.owner.pid)
 
 
 def _why(stop: JourneyStop) -> str:

@@ -14,6 +14,7 @@ from headrace.cli.observe.display.figures import figure_columns
 from headrace.cli.observe.display.formats import format_bytes, format_duration
 from headrace.model.text.printing import printable
 from headrace.model.watching.live import ConsumerRow, ConsumerState, ProcessRow, StreamRow
+from headrace.model.watching.processes import process_name
 
 # --- streams
 
@@ -80,7 +81,7 @@ def pause_end(moment: datetime | None) -> str:
 # --- processes
 
 PROCESSES: Sequence[Column[ProcessRow]] = (
-    Column(label="process", width=16, max_width=40, content_width=lambda w: cell_len(w.host) + 8, cell=lambda w, _: Text(f"{printable(w.host)}:{w.pid}", STRONG),
+    Column(label="process", width=16, max_width=40, content_width=lambda w: cell_len(w.host) + 8, cell=lambda w, _: Text(printable(process_name(w.host, w.pid)), STRONG),
            sort_key=lambda w: (w.host, w.pid)),
     Column(label="kind", width=8, cell=lambda w, _: w.kind, sort_key=lambda w: w.kind),
     Column(label="cons", width=4, right=True, cell=lambda w, _: count_cell(len(w.consumers) + w.more_consumers), sort_key=lambda w: len(w.consumers)),

@@ -19,6 +19,7 @@ from headrace.cli.observe.screens.dialogs import AskFilter, TextPage
 from headrace.cli.observe.screens.source import SourceScreen
 from headrace.cli.observe.screens.stream import StreamScreen
 from headrace.model.watching.live import ConsumerRow, LiveSnapshot, ProcessRow, SourceRow, StreamRow
+from headrace.model.watching.processes import process_name
 
 
 class HomeScreen(ConsumerActions):
@@ -44,7 +45,7 @@ class HomeScreen(ConsumerActions):
             "Consumers", CONSUMERS, lambda c: c.id, lambda c: f"{c.stream}:{c.name}", id="consumers"
         )
         yield LiveTable[ProcessRow](
-            "Processes", PROCESSES, lambda w: w.process_id, lambda w: f"{w.host}:{w.pid}", id="processes"
+            "Processes", PROCESSES, lambda w: w.process_id, lambda w: process_name(w.host, w.pid), id="processes"
         )
         yield LiveTable[SourceRow]("Sources", SOURCES, lambda s: s.id, lambda s: s.name, id="sources")
         yield Footer()
@@ -85,7 +86,7 @@ class HomeScreen(ConsumerActions):
         elif isinstance(row, SourceRow):
             self.app.push_screen(SourceScreen(row))
         elif isinstance(row, ProcessRow):
-            self.app.push_screen(TextPage(f"{row.host}:{row.pid}", process_details(row)))
+            self.app.push_screen(TextPage(process_name(row.host, row.pid), process_details(row)))
 
     def action_focus_table(self, name: str) -> None:
         if self.table(name).display:
