@@ -10,7 +10,8 @@ from uuid import uuid4
 import anyio
 import pytest
 
-from headrace import App, Batch, store
+from headrace import App, Batch, Breaker, store
+from headrace.app import heartbeats
 from headrace.model.errors import StoreUnavailable
 from headrace.runtime.pipeline.fetcher import Fetcher
 from headrace.runtime.pipeline.handover import HandoverPace
@@ -126,6 +127,45 @@ async def test_messages_with_tokens_of_a_rate_limit_are_not_released(
             gate.open()
             await ann.idle()
     check_handled(seen)
+
+
+async def test_messages_are_not_released_to_a_process_with_an_open_circuit_breaker(
+    dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would take none of them, and the lease calls of the one that has released them would pause in vain."""
+    monkeypatch.setattr(heartbeats, "INTERVAL", 0.05)
+    looks: list[bool] = []
+    monkeypatch.setattr(HandoverPace, "due", lambda *_: bool(looks and looks.pop()))
+    seen, gate, bob = Seen(), Gate(), App(dsn, streams=["orders"])
+    ann = process(dsn, "ann", seen, gate)
+
+    @bob.consumer("orders", name="ship", batch=ROWS, backoff=0, breaker=Breaker(failures=1, pause=3600, longest=3600))
+    async def fail(numbers: list[int]) -> None:
+        raise ConnectionError("the warehouse does not answer")
+
+    async def reports_it() -> bool:
+        _, processes = await store.workers(bob.database)
+        return any(consumer.breaker == "open" for process in processes for consumer in process.consumers)
+
+    async with ann, bob:
+        await bob.publish("orders", "k0", 0)
+        async with running(bob):
+            await eventually(reports_it)
+            await publish(ann)
+            async with running(ann):
+                await gate.until(1)
+                (pipeline,) = ann._service.pipelines
+
+                async def holds_others() -> bool:
+                    return bool(pipeline.lanes.ready)
+
+                await eventually(holds_others)
+                handover = pipeline.fetcher._handover
+                assert handover is not None
+                looks.append(True)
+                assert not await handover.offer()
+                gate.open()
+                await ann.idle()
 
 
 async def test_a_stop_does_not_wait_for_a_release_while_the_database_is_unavailable(

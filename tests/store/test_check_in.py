@@ -169,6 +169,18 @@ async def test_an_owner_is_idle_if_it_has_checked_in_and_holds_no_message(
     assert not await others_are_idle("bob")
 
 
+async def test_an_owner_whose_circuit_breaker_is_open_is_not_idle(database: store.Database, declare: Declare) -> None:
+    reader, process = await declare(), uuid4()
+    await check_in(reader, name="bob")
+
+    async def is_idle(state: str) -> bool:
+        facts = f'{{"consumers": [{{"owner": "{owner("bob")}", "breaker": "{state}"}}, {{"breaker": "open"}}]}}'
+        await database.fetchval("select headrace_internal.record_heartbeat($1, $2)", process, facts)
+        return await store.has_idle_owner(database, reader.id, owner("ann"))
+
+    assert [await is_idle(state) for state in ("closed", "open", "half-open")] == [True, False, True]
+
+
 async def test_the_number_of_another_consumer_is_refused(database: store.Database, declare: Declare) -> None:
     reader = await declare()
     with pytest.raises(UnknownConsumer, match="bill"):

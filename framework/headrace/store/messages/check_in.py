@@ -76,7 +76,8 @@ async def check_in(
 
 
 async def has_idle_owner(executor: Executor, consumer: int, owner: UUID) -> bool:
-    """Whether another owner that has checked in holds no message of the consumer. Raises `StoreUnavailable`."""
+    """Whether another owner that has checked in could take messages of the consumer. It holds none, and its process
+    reports no open circuit breaker. Raises `StoreUnavailable`."""
     idle: bool = await executor.fetchval("select headrace_internal.has_idle_owner($1, $2)", consumer, owner)
     return idle
 

@@ -107,18 +107,25 @@ language sql as $$
     delete from headrace_internal.owners where consumer_id = p_consumer and owner = p_owner
 $$;
 
--- Whether another owner that has checked in holds no message, not even by its repeating owner. It may be one whose process has
--- died, until its heartbeat is deleted. The owners of all leases are hashed, since there may be 1,000 of them, and each looks
--- once a second.
+-- Whether another owner that has checked in could take messages: it holds none, not even by its repeating owner, and its
+-- process reports no open circuit breaker. It may be one whose process has died, until its heartbeat is deleted. The owners
+-- of all leases are hashed, since there may be 1,000 of them, and each looks once a second. The text of a heartbeat is
+-- searched before it is parsed, since a heartbeat may have many consumers.
 -- Granted: consume
 create or replace function headrace_internal.has_idle_owner(p_consumer int, p_owner uuid) returns boolean
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan as $$
 declare
     v_floor  bigint := (select lease_floor from headrace_internal.cursors where consumer_id = p_consumer order by version desc limit 1);
+    v_idle   uuid[];
 begin
-    return exists (
-        select from headrace_internal.owners as o
+    v_idle := array(
+        select o.owner from headrace_internal.owners as o
         where o.consumer_id = p_consumer and o.owner <> p_owner and not o.unknown and headrace_internal.repeating_owner(o.owner) not in (
             select headrace_internal.repeating_owner(l.owner) from headrace_internal.leases as l
             where l.consumer_id = p_consumer and l.lease_id >= v_floor));
+    return v_idle <> '{}' and exists (
+        select from unnest(v_idle) as i(owner) where i.owner::text not in (
+            select c.entry ->> 'owner'
+            from headrace_internal.workers as w cross join lateral json_array_elements(w.facts -> 'consumers') as c(entry)
+            where strpos(w.facts::text, '"open"') > 0 and c.entry ->> 'breaker' = 'open' and c.entry ->> 'owner' is not null));
 end $$;
