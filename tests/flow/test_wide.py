@@ -1,9 +1,11 @@
 """Wide lanes: a limited number of a key's messages is handled at the same time, no actor is idle
-while one of them could be handled, and none is lost."""
+while one of them could be handled, and none is lost. Messages of a consumer that has become ordered
+meanwhile are handled one at a time, in order."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Hashable
 from typing import NamedTuple
 
 from hypothesis import strategies as st
@@ -12,10 +14,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from headrace.flow.wide import WideLanes
 
 KEYS = ("a", "b", "c")
+LANES: list[Hashable] = [*WideLanes(1).names(KEYS, (), False), *WideLanes(1).names(KEYS, (), True)]
 
 
 class Item(NamedTuple):
-    lane: str
+    lane: Hashable
     seq: int
 
 
@@ -27,9 +30,10 @@ class WideLanesMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.lows = self.woken = self.seq = 0
-        self.waiting: Counter[str] = Counter()
+        self.waiting: Counter[Hashable] = Counter()
         self.actors: list[Item] = []  # the latest message of each
         self.seen: Counter[int] = Counter()
+        self.latest: dict[Hashable, int] = {}  # of each lane, the seq of the message that left it last
 
     @initialize(width=st.integers(1, 3), low=st.integers(0, 3))
     def set_up(self, width: int, low: int) -> None:
@@ -45,13 +49,16 @@ class WideLanesMachine(RuleBasedStateMachine):
     def note_ready(self) -> None:
         self.woken += 1
 
-    @rule(keys=st.lists(st.sampled_from(KEYS), max_size=8))
-    def messages_come(self, keys: list[str]) -> None:
-        items = [Item(key, self.seq + place) for place, key in enumerate(keys, 1)]
+    def width_of(self, lane: Hashable) -> int:
+        return 1 if lane in KEYS else self.width
+
+    @rule(names=st.lists(st.sampled_from(LANES), max_size=8))
+    def messages_come(self, names: list[Hashable]) -> None:
+        items = [Item(name, self.seq + place) for place, name in enumerate(names, 1)]
         self.seq += len(items)
         self.lanes.begin_call()
         assert self.lanes.add(items) == []
-        self.waiting.update(keys)
+        self.waiting.update(names)
 
     @rule()
     def an_actor_takes_a_lane(self) -> None:
@@ -93,11 +100,30 @@ class WideLanesMachine(RuleBasedStateMachine):
         if before > self.lanes.low_water >= self.lanes.waiting:
             assert self.lows > lows
 
-    @rule(key=st.sampled_from(KEYS))
-    def a_message_fails_alone(self, key: str) -> None:
-        assert self.lanes.close(key) == []
-        self.lanes.give_back(key)
-        self.lanes.confirm([key])
+    @precondition(lambda self: self.actors)
+    @rule(data=st.data())
+    def a_message_fails(self, data: st.DataObject) -> None:
+        """In a plain lane, the messages behind it go back, too."""
+        lane = data.draw(st.sampled_from(self.actors)).lane
+        behind = self.lanes.close(lane)
+        assert len(behind) == (self.waiting[lane] if lane in KEYS else 0)
+        for item in behind:
+            self.leaves(item)
+        self.lanes.give_back(lane)
+        if lane in KEYS:
+            self.lanes.begin_call()
+            late = [Item(lane, self.seq + 1)]
+            assert self.lanes.add(late) == late
+        self.lanes.confirm([lane])
+
+    @precondition(lambda self: self.actors)
+    @rule(data=st.data())
+    def an_actor_returns_its_lane(self, data: st.DataObject) -> None:
+        done = data.draw(st.sampled_from(self.actors))
+        woken = self.woken
+        self.lanes.return_lanes([done.lane])
+        self.actors.remove(done)
+        assert self.woken > woken or done.lane not in self.free, "there is work for another, and nobody was told"
 
     @rule()
     def all_is_cleared(self) -> None:
@@ -107,19 +133,22 @@ class WideLanesMachine(RuleBasedStateMachine):
         assert self.lanes.take() is None
 
     @property
-    def free(self) -> set[str]:
-        """The keys of which one more message could be handled."""
+    def free(self) -> set[Hashable]:
+        """The lanes of which one more message could be handled."""
         at_work = Counter(item.lane for item in self.actors)
-        return {key for key, count in self.waiting.items() if count and at_work[key] < self.width}
+        return {lane for lane, count in self.waiting.items() if count and at_work[lane] < self.width_of(lane)}
 
     def leaves(self, item: Item) -> None:
+        assert self.latest.get(item.lane, 0) < item.seq
+        self.latest[item.lane] = item.seq
         self.waiting[item.lane] -= 1
         self.seen[item.seq] += 1
         assert self.seen[item.seq] == 1
 
     @invariant()
     def counts_are_right(self) -> None:
-        assert max(Counter(item.lane for item in self.actors).values(), default=0) <= self.width
+        at_work = Counter(item.lane for item in self.actors)
+        assert all(count <= self.width_of(lane) for lane, count in at_work.items())
         if hasattr(self, "lanes"):
             assert self.lanes.ready == len(self.free)
             assert self.lanes.waiting == self.waiting.total()

@@ -41,6 +41,13 @@ def declare(app: App, kind: str, leave: Callable[[int], None]) -> None:
         async def ship_message(number: int, message: Message) -> None:
             leave(number)
 
+    elif kind == "wide":
+
+        @app.consumer("orders", **options, ordered=False, key_concurrency=1)
+        async def ship_without_order(number: int) -> None:
+            leave(number)
+            await anyio.lowlevel.checkpoint()
+
     elif kind == "waits":
 
         @app.consumer("orders", **options)
@@ -229,7 +236,7 @@ def leave_open() -> None:
     scope.cancel()
 
 
-@pytest.mark.parametrize("kind", ["plain", "message", "timeout", "waits", "transactional", "batch", "key"])
+@pytest.mark.parametrize("kind", ["plain", "wide", "message", "timeout", "waits", "transactional", "batch", "key"])
 async def test_a_scope_that_a_handler_leaves_open_stops_no_consumer(
     app: App, database: store.Database, seen: Seen, kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:

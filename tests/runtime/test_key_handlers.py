@@ -8,7 +8,8 @@ from collections import Counter
 import anyio
 import pytest
 
-from headrace import App, Batch, ConfigurationError, Message, Retry
+from headrace import App, Batch, ConfigurationError, Message, Retry, store
+from headrace.model.specs import ConsumerSpec
 from tests.runtime.running import Gate, Seen, consumer, numbered, running
 
 
@@ -116,6 +117,29 @@ async def test_a_failure_releases_no_other_message(app: App) -> None:
             await app.idle()
     assert attempts[:4] == [(1, 1), (2, 1), (3, 1), (4, 1)]
     assert attempts[4:] == [(1, 2)]
+
+
+@pytest.mark.asyncio
+async def test_key_concurrency_ends_in_a_running_process_once_the_consumer_is_ordered(app: App, seen: Seen) -> None:
+    gate = Gate()
+
+    @app.consumer("orders", ordered=False, key_concurrency=4, concurrency=8, backoff=0)
+    async def ship(number: int, message: Message) -> None:
+        seen.note(number)
+        if number in (1, 2) and message.attempt == 1:
+            await gate.wait()
+        if number == 2 and message.attempt == 1:
+            raise Retry(after=0)
+
+    async with running(app):
+        await app.publish("orders", "a", 1)
+        await gate.until(1)
+        await store.declare_consumer(app.database, ConsumerSpec(stream="orders", name="ship"))
+        await app.publish_many("orders", [("b", 2), ("b", 3), ("c", 4)])
+        assert await seen.until(3) == [1, 2, 4]
+        gate.open()
+        await app.idle()
+    assert seen.notes == [1, 2, 4, 2, 3]
 
 
 def test_key_concurrency_is_for_single_messages_without_order() -> None:

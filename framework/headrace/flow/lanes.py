@@ -55,10 +55,6 @@ class Lanes(Generic[T]):
         over: whether the lanes were cleared, so that it is useless to wait for more.
     """
 
-    by_key = False
-    """Whether messages share the lane of their key even if they needn't be in order. Otherwise each of
-    these has its own lane."""
-
     def __init__(self) -> None:
         self.waiting = 0
         self.low_water = 0
@@ -79,6 +75,10 @@ class Lanes(Generic[T]):
         self._unconfirmed: dict[Hashable, int] = {}  # closed keys, each with the number of its unconfirmed returns
         self._barred: set[Hashable] = set()  # confirmed, while a lease call that began before is still in progress
         self._call_out = False
+
+    def names(self, keys: Sequence[str], seqs: Sequence[int], ordered: bool) -> Sequence[Hashable]:
+        """Return the lanes of messages: those of their keys. Messages that needn't be in order have one each."""
+        return keys if ordered else seqs
 
     @property
     def ready(self) -> int:

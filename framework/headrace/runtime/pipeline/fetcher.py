@@ -304,7 +304,7 @@ class Fetcher:
 
     async def _take(self, batch: Batch, lease_id: int) -> None:
         """Track the lease, and give its messages to the actors."""
-        lanes = batch.keys if self._settings.spec.ordered or self._lanes.by_key else batch.seqs
+        lanes = self._lanes.names(batch.keys, batch.seqs, self._settings.spec.ordered)
         # The deadline counts from before the call, so that it is never later than the deadline in
         # the store.
         deadline = self._called_at + self._settings.spec.ack_wait
