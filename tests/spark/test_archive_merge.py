@@ -284,6 +284,8 @@ async def test_what_cannot_be_merged_is_reported_in_a_sentence(lake: Lake, datab
         await lake.merge(compression="bzip")
     with pytest.raises(ConfigurationError, match="grace"):
         await lake.merge(grace="-1s")
+    with pytest.raises(ConfigurationError, match=r"now=2030-01-31 00:00:00 has no time zone\. Write .*tzinfo"):
+        await lake.merge(now=datetime(2030, 1, 31))  # noqa: DTZ001
 
 
 @pytest.mark.long

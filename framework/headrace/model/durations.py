@@ -45,6 +45,14 @@ def when(delay: Duration | None, at: datetime | None, now: datetime | None = Non
     return at if at is None or at.tzinfo is not None else at.replace(tzinfo=UTC)
 
 
+def require_zone(time: datetime | None, setting: str, of: str = "") -> None:
+    """Raise `ConfigurationError` if a time has no zone. `of`: what has the setting, for the error."""
+    if time is not None and time.tzinfo is None:
+        raise ConfigurationError(
+            f"{setting}={time}{of} has no time zone. Write datetime(…, tzinfo=timezone.utc).", field=setting
+        )
+
+
 def rate(given: float | str | None) -> float | None:
     """A rate in messages per second: a number, or text such as "100/s", "6000/m" or "1000/h". Raises
     `ConfigurationError`.

@@ -13,7 +13,7 @@ import msgspec
 from headrace.model import conditions
 from headrace.model.conditions import Condition
 from headrace.model.conditions.tree import MAX_JSON_BYTES
-from headrace.model.durations import Duration, rate, seconds
+from headrace.model.durations import Duration, rate, require_zone, seconds
 from headrace.model.errors import ConfigurationError, InvalidInput
 from headrace.model.keys import MAX_FILTERS, check_filters
 from headrace.model.push import Push
@@ -302,11 +302,7 @@ class ConsumerSpec(msgspec.Struct, frozen=True, kw_only=True):
                     f" {setting} is {'given' if given else 'missing'}, and the policy is {self.deliver_policy!r}.",
                     field=setting if given else "deliver_policy",
                 )
-        if self.start_time is not None and self.start_time.tzinfo is None:
-            raise ConfigurationError(
-                f"start_time={self.start_time} of consumer {self.name!r} has no time zone: write datetime(…, tzinfo=timezone.utc).",
-                field="start_time",
-            )
+        require_zone(self.start_time, "start_time", f" of consumer {self.name!r}")
         if self.rate_burst is not None and self.rate_limit is None:
             raise ConfigurationError(
                 f"rate_burst of consumer {self.name!r} needs a rate_limit: without it nothing is held back.",

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from headrace.model.durations import Duration, seconds
+from headrace.model.durations import Duration, require_zone, seconds
 from headrace.model.errors import ConfigurationError, InvalidInput
 from headrace_spark.lake.files import CantKeepFiles, files_at
 from headrace_spark.lake.following import Archive, check_formats, existing_formats, update_tables
@@ -51,7 +51,7 @@ def merge(
         grace: how long replaced files stay, in seconds or as text.
         rows_per_file: maximum number of rows in a merged file.
         compression: compression of the merged files: zstd, snappy, gzip, lz4 or none.
-        now: the current time. None uses the clock.
+        now: the current time, with its time zone. None uses the clock.
 
     Returns:
         A report of what was done. `rows` and `files` count what was written, also what was written again to become
@@ -67,6 +67,7 @@ def merge(
     period = timedelta(seconds=seconds(grace, "grace"))
     if period < timedelta(0):
         raise ConfigurationError(f"grace={grace!r} is invalid. It must be at least 0 seconds.")
+    require_zone(now, "now")
     spark = spark or session()
     layout = Layout(files_at(path, spark))
     identity = layout.identity()
