@@ -21,6 +21,7 @@ from headrace.runtime.slot import NEVER, ActorSlot, current_slot
 from headrace_spark import SparkUnavailable, spark_consumer
 from headrace_spark.handlers import failures, jobs, transform, warm_session
 from headrace_spark.handlers.failures import Bisection
+from headrace_spark.session import liveness
 from tests.runtime.running import WITHIN, consumer, dead_letters, eventually, parked, running, seek
 from tests.support.logs import logged
 
@@ -345,7 +346,7 @@ async def test_a_session_that_dies_costs_no_attempt_and_ends_the_app_with_a_code
     app = App(dsn, streams=["orders"])
     attempts: list[int] = []
     died: list[int] = []
-    monkeypatch.setattr("headrace_spark.handlers.failures.gone", lambda _: bool(died))
+    monkeypatch.setattr(liveness, "gone", lambda _: bool(died))
     monkeypatch.setattr(warm_session, "_WATCH_INTERVAL", WITHIN)  # so that the job notices it
 
     @spark_consumer(app, "orders", publishes="copies", max_deliver=1, **QUICK)
@@ -374,7 +375,7 @@ async def test_a_session_that_dies_without_a_job_ends_the_app(
     """The death is simulated. The first look that fails is an accident."""
     app = App(dsn, streams=["orders"])
     looks = [False, True, False, False, True, True]
-    monkeypatch.setattr("headrace_spark.handlers.failures.gone", lambda _: looks.pop(0))
+    monkeypatch.setattr(liveness, "gone", lambda _: looks.pop(0))
     monkeypatch.setattr(warm_session, "_WATCH_INTERVAL", 0.01)
 
     @spark_consumer(app, "orders", **QUICK)
@@ -397,7 +398,7 @@ async def test_a_connect_session_that_dies_costs_no_attempt_and_the_next_batch_g
     died: list[int] = []
     attempts: list[int] = []
     monkeypatch.setattr(warm_session, "stop", lambda: died.append(1))
-    monkeypatch.setattr("headrace_spark.handlers.failures.gone", lambda _: len(died) < 2)
+    monkeypatch.setattr(liveness, "gone", lambda _: len(died) < 2)
     app = App(dsn, streams=["orders"])
 
     @spark_consumer(app, "orders", publishes="copies", max_deliver=1, **QUICK)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from headrace_spark.progress.lag import Lag, lags
-from headrace_spark.progress.listener import LagListener, _Poller
+from headrace_spark.progress.listener import LagListener, _Poller, report_lag
 from tests.support.readers import Clock
 
 
@@ -55,6 +55,57 @@ def test_a_query_is_logged_now_and_then_and_forgotten_at_its_end(caplog: pytest.
     assert (query["name"], query["streams"][0]["lag"]) == ("i", 4)
     listener.onQueryTerminated(SimpleNamespace(runId="r"))  # type: ignore[arg-type]
     assert listener.statistics() == {"queries": {}}
+
+
+def test_the_lag_of_a_session_that_was_stopped_is_not_reported() -> None:
+    """Such a session doesn't report the end of its queries."""
+    context = SimpleNamespace(_jsc=object(), _gateway=None)
+    listeners: list[LagListener] = []
+    streams = SimpleNamespace(addListener=listeners.append, removeListener=listeners.remove)
+    spark: Any = Weak(sparkContext=context, streams=streams)
+    reports = [report_lag(spark, telemetry=False), report_lag(spark, telemetry=False)]
+    progress = SimpleNamespace(runId="r", id="i", name=None, sources=[source(several(orders=1), several(orders=5))])
+    for listener in listeners:
+        listener.onQueryProgress(SimpleNamespace(progress=progress))  # type: ignore[arg-type]
+    assert all(report.statistics()["queries"] for report in reports)
+    reports[0].stop()
+    assert reports[0].statistics() == {"queries": {}}
+    assert reports[1].statistics()["queries"]
+    context._jsc = None
+    assert reports[1].statistics() == {"queries": {}}
+
+
+class Weak(SimpleNamespace):
+    """A session that can be the key of a weak dictionary."""
+
+    __hash__ = object.__hash__
+
+
+def test_the_lag_is_not_reported_while_a_connect_server_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    progress = SimpleNamespace(
+        runId="r", id="i", name=None, sources=[source(several(orders=1), several(orders=5))], timestamp="now"
+    )
+    queries, reported = [SimpleNamespace(runId="r", lastProgress=progress)], list[int]()
+
+    class Server:
+        """Answers once, then fails once, then answers again, then the session is stopped."""
+
+        is_stopped = False
+
+        @property
+        def streams(self) -> Any:
+            reported.append(len(listener.statistics()["queries"]))
+            self.is_stopped = len(reported) == 4
+            if len(reported) == 2:
+                raise ConnectionError("no answer")
+            return SimpleNamespace(active=queries)
+
+    monkeypatch.setattr("headrace_spark.progress.listener._INTERVAL", 0.001)
+    listener = LagListener(0.0)
+    poller = _Poller(Server(), listener)
+    poller._thread.join(60)
+    poller.stop()
+    assert reported == [0, 1, 0, 1]
 
 
 def test_a_connect_server_is_asked_for_news_of_its_queries(caplog: pytest.LogCaptureFixture) -> None:

@@ -16,6 +16,7 @@ from headrace import App, Batch
 from headrace.model.errors import ConfigurationError
 from headrace_spark import on_spark_session, spark_consumer
 from headrace_spark.handlers import transform, warm_session
+from headrace_spark.session import liveness
 from tests.runtime.running import Seen, dead_letters, running
 from tests.spark.processes import PATIENCE, environment
 from tests.spark.test_connect import server
@@ -95,7 +96,7 @@ async def test_a_hook_is_repeated_for_a_new_session_of_connect_and_no_failure_an
     monkeypatch.setattr(warm_session, "stop", lambda: None)
     current = [spark]
     monkeypatch.setattr(warm_session, "obtain", lambda *_: current[0])
-    monkeypatch.setattr("headrace_spark.handlers.failures.gone", lambda session: session is not current[0])
+    monkeypatch.setattr(liveness, "gone", lambda session: session is not current[0])
     app = App(dsn, streams=["orders"])
     hooked: list[SparkSession] = []
     batches: list[tuple[Any, int]] = []

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace import Batch
 from headrace.model.errors import HeadraceError
-from headrace_spark.session import SparkUnavailable, is_connect, lacking
+from headrace_spark.session import SparkUnavailable, lacking, liveness
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -36,7 +36,7 @@ def classified(error: Exception, spark: SparkSession | None) -> Exception:
     """
     if isinstance(error, HeadraceError) and not isinstance(error, SparkGone):
         return error
-    if spark is not None and gone(spark):
+    if spark is not None and liveness.gone(spark):
         return SparkGone(f"The Spark session was lost during a job: {_first_line(str(error))}.")
     if (cause := _gateway_error(error)) is not None:
         return SparkGone(
@@ -81,20 +81,6 @@ def _raised_in(error: BaseException) -> str:
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
     return "" if trace is None else str(trace.tb_frame.f_globals.get("__name__", ""))
-
-
-def gone(spark: SparkSession) -> bool:
-    """Whether the session is dead.
-
-    This asks Spark, since a session that dies during a job can fail with any error.
-    """
-    try:
-        if is_connect(spark):
-            return spark.is_stopped or not spark.version  # type: ignore[attr-defined]
-        context = spark.sparkContext
-        return context._jsc is None or bool(context._jsc.sc().isStopped())
-    except Exception:
-        return True
 
 
 def _message(error: Exception) -> str:

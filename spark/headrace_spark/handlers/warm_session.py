@@ -25,10 +25,9 @@ from headrace import App
 from headrace.model.errors import ConfigurationError
 from headrace.model.log import Log
 from headrace.runtime.handlers.signature import is_async, name_of
-from headrace_spark.handlers import failures
 from headrace_spark.handlers.failures import SparkGone
 from headrace_spark.handlers.jobs import Job
-from headrace_spark.session import SparkSettings, SparkUnavailable, is_connect, started, stop
+from headrace_spark.session import SparkSettings, SparkUnavailable, is_connect, liveness, started, stop
 from headrace_spark.session.sessions import interrupt_start, obtain
 
 if TYPE_CHECKING:
@@ -90,7 +89,7 @@ class WarmSession:
             try:
                 self._run_hooks(spark)
             except Exception as error:
-                if failures.gone(spark):
+                if liveness.gone(spark):
                     stop()  # the next batch gets a new session
                 raise SparkUnavailable(f"{error.__notes__[-1]} {type(error).__name__}: {error}") from error
             return spark
@@ -218,7 +217,7 @@ class WarmSession:
 
 def _is_dead(spark: SparkSession) -> bool:
     """Whether the session is dead. Its process is looked at first, since py4j logs each call that fails."""
-    return not started() or failures.gone(spark)
+    return not started() or liveness.gone(spark)
 
 
 _warm_sessions: WeakKeyDictionary[App, WarmSession] = WeakKeyDictionary()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING, Any
@@ -19,7 +18,7 @@ from headrace.model.durations import seconds
 from headrace.model.log import Log
 from headrace.telemetry import Telemetry
 from headrace_spark.progress.lag import lags
-from headrace_spark.session.sessions import is_connect
+from headrace_spark.session.liveness import is_connect, stopped
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -44,11 +43,18 @@ class LagListener(StreamingQueryListener):
     Args:
         log_every: seconds between two log lines of a query.
         clock: seconds, monotonic.
+        ended: whether the session was stopped. Then no query of it reports its end.
     """
 
-    def __init__(self, log_every: float = 10.0, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        log_every: float = 10.0,
+        clock: Callable[[], float] = time.monotonic,
+        ended: Callable[[], bool] = lambda: False,
+    ) -> None:
         self._log_every = log_every
         self._clock = clock
+        self._ended = ended
         self._lock = Lock()
         self._queries: dict[str, dict[str, Any]] = {}
         self._logged: dict[str, float] = {}
@@ -98,8 +104,16 @@ class LagListener(StreamingQueryListener):
                 self._queries.pop(run, None)
                 self._logged.pop(run, None)
 
+    def forget_all(self) -> None:
+        """Forget all queries, because no report of theirs arrives any more."""
+        with self._lock:
+            self._queries.clear()
+            self._logged.clear()
+
     def statistics(self) -> dict[str, Any]:
         """The last report of each running query: its name, and of each of its streams the position, the lag and the rates."""
+        if self._queries and self._ended():
+            self.forget_all()
         with self._lock:
             return {"queries": dict(self._queries)}
 
@@ -121,8 +135,11 @@ class _Poller:
 
     def _run(self) -> None:
         while not self._stopped.wait(_INTERVAL) and not self._spark.is_stopped:
-            with suppress(Exception):  # the next question may be answered
+            try:
                 self._ask()
+            except Exception:  # the next question may be answered. The answer before is no longer current
+                self._seen = {}
+                self._listener.forget_all()
 
     def _ask(self) -> None:
         last = {str(query.runId): query.lastProgress for query in self._spark.streams.active}
@@ -166,6 +183,7 @@ class LagReport:
             leave()
         finally:
             _stop(self._instrumentation)
+            self._listener.forget_all()
 
 
 def _stop(instrumentation: Instrumentation | None) -> None:
@@ -211,7 +229,7 @@ def report_lag(
     if (earlier := _by_default.pop(spark, None)) is not None:
         earlier.stop()
     wanted = Telemetry.of(settings.read({}).telemetry if telemetry is None else telemetry)
-    listener = LagListener(seconds(log_every, "log_every"))
+    listener = LagListener(seconds(log_every, "log_every"), ended=partial(stopped, spark))
     instrumentation = None
     if wanted is not None:
         from headrace.telemetry.starting import start  # not imported while telemetry is off

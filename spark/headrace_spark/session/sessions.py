@@ -20,6 +20,7 @@ from headrace_spark.session import configuration, fitness, reach, shipping
 from headrace_spark.session.errors import SparkMisconfigured, SparkUnavailable, extra
 from headrace_spark.session.gateway import Gateway, environment_variables, kill_all, launch, stop_session
 from headrace_spark.session.java import find
+from headrace_spark.session.liveness import is_connect, stopped
 from headrace_spark.session.settings import Resolved, SparkSettings, is_local, read
 from headrace_spark.session.silencing import (
     LOGGERS_OF_THE_CONNECTIONS,
@@ -216,11 +217,6 @@ def _activate(spark: SparkSession) -> None:
         jvm.SparkSession.setActiveSession(spark._jsparkSession)
 
 
-def is_connect(spark: SparkSession) -> bool:
-    """Whether a session is a Spark Connect session."""
-    return type(spark).__module__.startswith("pyspark.sql.connect")
-
-
 def _merged(settings: SparkSettings | None, conf: dict[str, str]) -> SparkSettings:
     settings = settings or SparkSettings()
     return msgspec.structs.replace(settings, conf=settings.conf | {key: str(value) for key, value in conf.items()})
@@ -234,11 +230,7 @@ def _check_same(made: Resolved, wanted: Resolved) -> None:
 
 
 def _alive(current: _Current) -> bool:
-    if current.gateway is not None and not current.gateway.alive:
-        return False
-    if is_connect(current.spark):
-        return not getattr(current.spark, "is_stopped", False)
-    return current.spark.sparkContext._jsc is not None
+    return (current.gateway is None or current.gateway.alive) and not stopped(current.spark)
 
 
 def _existing_session(settings: SparkSettings | None, conf: dict[str, str]) -> _Current | None:
