@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, TypeVar, Unpack, get_args
 
 import msgspec
 
 from headrace import store
 from headrace.model import conditions
+from headrace.model.clock import zoned
 from headrace.model.conditions import Condition
 from headrace.model.conditions.selections import (
     DeadLetterCriteria,
@@ -71,14 +72,9 @@ def argument(name: str) -> Iterator[None]:
         raise
 
 
-def utc(time: datetime | None) -> datetime | None:
-    """Take a time without a zone as UTC."""
-    return time if time is None or time.tzinfo is not None else time.replace(tzinfo=UTC)
-
-
 def in_utc(criteria: Mapping[str, Any]) -> dict[str, Any]:
     """Take times without a zone among criteria as UTC."""
-    return {name: utc(value) if isinstance(value, datetime) else value for name, value in criteria.items()}
+    return {name: zoned(value) if isinstance(value, datetime) else value for name, value in criteria.items()}
 
 
 def check_seq(name: str, seq: int | None) -> None:
@@ -147,7 +143,7 @@ def dead_letters_of(**criteria: Unpack[DeadLetterCriteria]) -> DeadLetterCriteri
         check_key(key)
     if reason is not None:
         check_one_of("reason", reason, get_args(Death))
-    since, until = utc(criteria.get("since")), utc(criteria.get("until"))
+    since, until = zoned(criteria.get("since")), zoned(criteria.get("until"))
     _check_period(since, until)
     filters, where = filters_of(criteria.get("filter")), condition_of(criteria.get("where"))
     return {**criteria, "filter": filters, "where": where, "since": since, "until": until}

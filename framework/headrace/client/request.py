@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, TypeVar
 from urllib.parse import quote, urlencode
 
 import msgspec
 
 from headrace.client.errors import not_headrace
+from headrace.model.clock import zoned
 from headrace.model.errors import InvalidInput
 
 T = TypeVar("T")
@@ -94,4 +95,4 @@ def _text(value: object) -> str:
 
 def iso(time: datetime) -> str:
     """Format a time in ISO 8601. A time without a zone is taken as UTC."""
-    return (time if time.tzinfo else time.replace(tzinfo=UTC)).isoformat()
+    return zoned(time).isoformat()

@@ -50,6 +50,15 @@ class Time(msgspec.Struct, frozen=True):
 SYSTEM_TIME = Time()
 
 
+@overload
+def zoned(time: datetime) -> datetime: ...
+@overload
+def zoned(time: None) -> None: ...
+def zoned(time: datetime | None) -> datetime | None:
+    """Return a time with its zone. One without a zone is in UTC."""
+    return time if time is None or time.tzinfo is not None else time.replace(tzinfo=UTC)
+
+
 POSTGRES_EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 """From when Postgres counts its microseconds."""
 

@@ -6,6 +6,7 @@ import math
 import re
 from datetime import UTC, datetime, timedelta
 
+from headrace.model.clock import zoned
 from headrace.model.errors import ConfigurationError
 
 Duration = float | int | str | timedelta
@@ -42,7 +43,7 @@ def when(delay: Duration | None, at: datetime | None, now: datetime | None = Non
             return (now or datetime.now(UTC)) + timedelta(seconds=seconds(delay, "delay"))
         except OverflowError:
             raise ConfigurationError(f"delay={delay!r} ends after the year 9999.") from None
-    return at if at is None or at.tzinfo is not None else at.replace(tzinfo=UTC)
+    return zoned(at)
 
 
 def require_zone(time: datetime | None, setting: str, of: str = "") -> None:

@@ -10,6 +10,7 @@ from typing import Literal, cast
 import msgspec
 
 from headrace.model import conditions
+from headrace.model.clock import zoned
 from headrace.model.durations import seconds
 from headrace.model.errors import ConfigurationError, InvalidInput
 from headrace.model.keys import check_filters
@@ -254,7 +255,7 @@ def _edge(name: str, text: str) -> Edge:
         return int(text)
     try:
         found = datetime.fromisoformat(text)
-        return (found if found.tzinfo else found.replace(tzinfo=UTC)).astimezone(UTC)
+        return zoned(found).astimezone(UTC)
     except (ValueError, OverflowError):
         raise ConfigurationError(
             f"{name}={text!r} is not a position in a stream. Write earliest, latest, a seq, or a time such as 2030-01-31T12:00:00Z."

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
+from headrace.model.clock import zoned
 from headrace.model.conditions.paths import DOCUMENTS, split
 from headrace.model.conditions.patterns import compiled
 from headrace.model.conditions.tree import And, Compare, Condition, In, Match, Not, Null, Or, Scalar
@@ -43,7 +44,7 @@ def matches(
     message: dict[str, Any] = {
         "key": key,
         "seq": Decimal(seq),
-        "created_at": at if at.tzinfo else at.replace(tzinfo=UTC),
+        "created_at": zoned(at),
         "data": _read(data),
         "headers": _read(headers or "null"),
     }

@@ -14,6 +14,7 @@ from typing import Literal, NoReturn
 import msgspec
 from msgspec.structs import force_setattr
 
+from headrace.model.clock import zoned
 from headrace.model.conditions.paths import canonical, root
 from headrace.model.errors import InvalidFilter
 
@@ -200,7 +201,7 @@ def canonical_time(value: object) -> str:
         if isinstance(value, str) and re.search(r"\.\d{7}", value) is None:
             value = datetime.fromisoformat(value)
         if isinstance(value, datetime):
-            return (value if value.tzinfo else value.replace(tzinfo=UTC)).astimezone(UTC).isoformat()
+            return zoned(value).astimezone(UTC).isoformat()
     except (ValueError, OverflowError):
         pass
     raise Refused(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from email.utils import parsedate_to_datetime
+
+from headrace.model.clock import zoned
 
 MAX_WAIT = 3600.0
 """Longest `Retry-After` of an endpoint in seconds. Longer ones are reduced to it."""
@@ -43,7 +45,7 @@ def _until(date: str, now: datetime) -> float:
         moment = parsedate_to_datetime(date)
     except ValueError:
         return 0.0
-    return ((moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - now).total_seconds()
+    return (zoned(moment) - now).total_seconds()
 
 
 def one_line(text: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from headrace.admin.validation import argument, changed, pushed
 from headrace.model import conditions
+from headrace.model.clock import zoned
 from headrace.model.conditions.selections import Filters
 from headrace.model.conditions.selections import WhereJson as Where
 from headrace.model.push import LONGEST_HEADER, Push
@@ -87,8 +88,8 @@ class NewConsumer(ConsumerSettings, kw_only=True, forbid_unknown_fields=True):
             settings["push"] = replace(push, shape="change")
         begins = {name: settings.pop(name) for name in _FIXED if name in settings}
         at = begins.get("start_time")
-        if isinstance(at, datetime) and at.tzinfo is None:
-            begins["start_time"] = at.replace(tzinfo=UTC)
+        if isinstance(at, datetime):
+            begins["start_time"] = zoned(at)
         return changed(ConsumerSpec(stream=stream, **begins), settings)
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import UTC
 from typing import Any
 
 import msgspec
 
 from headrace.model import conditions
+from headrace.model.clock import zoned
 from headrace.model.errors import HeadraceError, NotGranted, UnknownConsumer, UnknownStream
 from headrace.model.pages import Page
 from headrace.model.records import ConsumerInfo, StreamInfo
@@ -121,7 +121,6 @@ def _consumer(row: Any) -> ConsumerInfo:
     if settings["push"] is not None and settings["push"].get("secret"):
         settings["push"]["secret"] = HIDDEN
     found["id"], found["stream_id"] = str(found["id"]), str(found["stream_id"])
-    if found["paused_until"] is not None and found["paused_until"].tzinfo is None:  # the driver's infinity
-        found["paused_until"] = found["paused_until"].replace(tzinfo=UTC)
+    found["paused_until"] = zoned(found["paused_until"])  # the driver's infinity has none
     lower, upper, at = (found.pop(f"gap_{part}") for part in ("lower", "upper", "at"))
     return ConsumerInfo(settings=settings, last_gap=None if at is None else (lower, upper, at), **found)
