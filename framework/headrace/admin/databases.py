@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import msgspec
 
 from headrace import store
@@ -17,13 +15,9 @@ from headrace.model.errors import (
     UnknownDatabase,
 )
 from headrace.model.records import DatabaseCheck, DatabaseInfo
+from headrace.model.text.names import NAME, NAME_RULE
 from headrace.model.watching.audit import Change
 from headrace.store.database.references import check_reference, resolve
-
-NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,47}")
-"""The name of a database."""
-
-NAME_RULE = "Take 1 to 48 lower-case letters, digits, '-' and '_', the first one a letter or digit."
 
 MAX_CONFLICTS = 100
 """The number of names of each kind that a check reports because another database has them."""

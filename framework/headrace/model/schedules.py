@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from datetime import datetime
 from typing import Any, Literal
 
@@ -11,9 +10,7 @@ import msgspec
 
 from headrace.model.errors import ConfigurationError, InvalidInput
 from headrace.model.messages.publish_options import PublishOptions
-
-NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,47}")
-"""The name of a schedule."""
+from headrace.model.text.names import NAME, NAME_RULE
 
 MAX_MISSED = 1000
 """The largest number of missed messages that a schedule catches up with. They are published in one transaction."""
@@ -61,10 +58,7 @@ class ScheduleSpec(msgspec.Struct, frozen=True, kw_only=True):
     def check(self) -> None:
         """Check everything but `every` and `zone`. Raises `ConfigurationError`."""
         if not isinstance(self.name, str) or not NAME.fullmatch(self.name):
-            raise ConfigurationError(
-                f"The schedule name {self.name!r:.80} can't be used: take 1 to 48 lower-case letters, digits, '-' and '_', the"
-                " first one a letter or digit."
-            )
+            raise ConfigurationError(f"The schedule name {self.name!r:.80} can't be used. {NAME_RULE}")
         what = f"the schedule {self.name!r}"
         if self.missed not in ("skip", "catch_up"):
             raise ConfigurationError(f"missed={self.missed!r} of {what} must be 'skip' or 'catch_up'.")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Annotated, Any, Self
@@ -14,10 +13,7 @@ from headrace.model.errors import AlreadyExists, ConfigurationError
 from headrace.model.errors import SlotRemains as SlotRemains
 from headrace.model.settings import Setting, check, settings_of
 from headrace.model.text.counting import count
-
-NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,47}")
-"""The name of a source."""
-
+from headrace.model.text.names import NAME, NAME_RULE
 
 SourceExists = AlreadyExists
 """A source of that name exists already, with other settings."""
@@ -39,10 +35,7 @@ class SourceSpec(msgspec.Struct, frozen=True, kw_only=True):
     def check(self) -> None:
         """Check the name, and the choices and limits of the other settings. Raises `ConfigurationError`."""
         if not isinstance(self.name, str) or not NAME.fullmatch(self.name):
-            raise ConfigurationError(
-                f"The source name {self.name!r:.80} can't be used: take 1 to 48 lower-case letters, digits, '-' and '_', the first"
-                " one a letter or digit."
-            )
+            raise ConfigurationError(f"The source name {self.name!r:.80} can't be used. {NAME_RULE}")
         check(self, self.owner)
 
     @property

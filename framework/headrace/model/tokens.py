@@ -23,6 +23,7 @@ from headrace.model.errors import AlreadyExists, InvalidInput
 from headrace.model.errors import Forbidden as Forbidden
 from headrace.model.errors import Unauthorized as Unauthorized
 from headrace.model.errors import UnknownToken as UnknownToken
+from headrace.model.text.names import NAME as STREAM_NAME
 
 Need = Literal["publish", "consume", "admin"]
 """The action that a scope allows and a call requires."""
@@ -35,7 +36,6 @@ _ID, _SECRET = 12, 40  # characters, with 5.95 bits of entropy each
 NAME = re.compile(r"[0-9A-Za-z][0-9A-Za-z._@-]{0,63}")
 """The name of a token."""
 
-_STREAM = re.compile(r"[a-z0-9][a-z0-9_-]{0,47}")
 _LONGEST = 100 * 365 * 86400.0
 
 
@@ -74,7 +74,7 @@ class StoredToken(TokenInfo, frozen=True, kw_only=True):
     digest: bytes
 
 
-SCOPE = f"^({'|'.join(NEEDS)})(:{_STREAM.pattern})?$"
+SCOPE = f"^({'|'.join(NEEDS)})(:{STREAM_NAME.pattern})?$"
 """The pattern of a scope."""
 
 
@@ -96,7 +96,7 @@ def parse(text: str) -> Scope:
     for need in NEEDS:
         if action == need and not colon:
             return Scope(need)
-        if action == need and _STREAM.fullmatch(stream):
+        if action == need and STREAM_NAME.fullmatch(stream):
             return Scope(need, stream)
     if action in NEEDS:
         raise InvalidInput(

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 from headrace import store
 from headrace.model.errors import AlreadyExists, ConfigurationError, InvalidInput, UnknownSource, UnknownStream
-from headrace.model.sources import NAME
+from headrace.model.text.names import NAME
 from headrace.server.engine import Engine
 
 

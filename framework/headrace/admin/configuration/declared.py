@@ -13,11 +13,10 @@ import msgspec
 
 from headrace.admin.configuration.documents import Mark, Node, Problems
 from headrace.admin.configuration.fields import SPECS, Fields, fields_of, read_setting
-from headrace.admin.databases import NAME as DATABASE_NAME
-from headrace.admin.databases import NAME_RULE
 from headrace.model.errors import ConfigurationError, InvalidInput
 from headrace.model.push import Push
 from headrace.model.settings import settings_of
+from headrace.model.text.names import NAME, NAME_RULE
 from headrace.model.tokens import NAME as TOKEN_NAME
 from headrace.store import PRIVILEGES, Kind
 from headrace.store.database.references import check_reference
@@ -146,7 +145,7 @@ class _Reader:
         if not self._is_mapping(node, f"The database {name!r}"):
             return
         self._check_keys(node, ("url_from", "grants"), f"the database {name!r}")
-        if not DATABASE_NAME.fullmatch(name):
+        if not NAME.fullmatch(name):
             self._problems.add(mark, f"The name {name!r:.80} can't be used for a database. {NAME_RULE}")
         if name in self.databases:
             self._problems.add(mark, f"The database {name!r} is declared already, in {self.databases[name].mark}.")
@@ -256,7 +255,7 @@ class _Reader:
 
     def _database_of(self, node: Node) -> str | msgspec.UnsetType | None:
         """The database of a stream."""
-        if node.value is None or (isinstance(node.value, str) and DATABASE_NAME.fullmatch(node.value)):
+        if node.value is None or (isinstance(node.value, str) and NAME.fullmatch(node.value)):
             return node.value
         self._problems.add(
             node.mark, "`database` must be the name of a database, or null for the configuration database."

@@ -14,7 +14,8 @@ import msgspec
 
 from headrace import store
 from headrace.model.errors import HeadraceError, UnknownSource
-from headrace.model.sources import NAME, SourceInfo
+from headrace.model.sources import SourceInfo
+from headrace.model.text.names import NAME
 from headrace.server.data_plane.lookup_cache import CACHE_TTL, MAX_ENTRIES
 from headrace.sources.webhook import WebhookSpec
 

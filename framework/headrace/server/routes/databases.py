@@ -7,9 +7,9 @@ from typing import Annotated
 from litestar.params import JSONBody
 from msgspec import Meta, Struct
 
-from headrace.admin.databases import NAME
 from headrace.model.errors import Forbidden
 from headrace.model.records import DatabaseInfo
+from headrace.model.text.names import NAME
 from headrace.server.access import methods
 from headrace.server.engine import Engine
 from headrace.server.routes.context import Context

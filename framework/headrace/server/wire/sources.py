@@ -8,7 +8,8 @@ from typing import Annotated, Any, Literal
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from headrace.model.settings import settings_of
-from headrace.model.sources import NAME, SourceInfo
+from headrace.model.sources import SourceInfo
+from headrace.model.text.names import NAME
 from headrace.server.errors import Problem, invalid
 from headrace.server.wire.captures import CaptureSettings, PostgresSource
 from headrace.server.wire.common import given

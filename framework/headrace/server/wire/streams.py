@@ -8,11 +8,10 @@ from typing import Annotated, Any
 from msgspec import UNSET, Meta, Struct, UnsetType
 from msgspec.structs import asdict
 
-from headrace.admin.databases import NAME as DATABASE_NAME
 from headrace.admin.validation import changed
 from headrace.model.records import StreamInfo
-from headrace.model.sources import NAME
 from headrace.model.specs import StreamSpec
+from headrace.model.text.names import NAME
 from headrace.server.errors import invalid
 from headrace.server.wire.common import ACCOUNT_ID, AccountId, given
 from headrace.server.wire.settings import answer, described, renamed, request, values
@@ -32,7 +31,7 @@ class NewStream(StreamSettings, kw_only=True, forbid_unknown_fields=True):
         str | None,
         Meta(
             description="Name of the further database in which it is created. By default it is the server's own.",
-            extra_json_schema={"pattern": f"^{DATABASE_NAME.pattern}$"},
+            extra_json_schema={"pattern": f"^{NAME.pattern}$"},
         ),
     ] = None
 

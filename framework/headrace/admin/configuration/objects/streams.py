@@ -12,8 +12,8 @@ from headrace.admin.configuration.fields import written
 from headrace.admin.configuration.steps import Step, alteration, creation
 from headrace.admin.validation import changed
 from headrace.model.errors import InvalidInput, UnknownStream
-from headrace.model.sources import NAME
 from headrace.model.specs import StreamSpec
+from headrace.model.text.names import NAME
 from headrace.store import Executor, PlaceKind
 
 
