@@ -168,7 +168,7 @@ class Consumers(Base):
             spec = changed(before, given)
             declared = await store.declare_consumer(connection, spec)
             if declared.new:  # it was deleted meanwhile
-                raise UnknownConsumer(f"The consumer {name!r} of the stream {stream!r} does not exist.")
+                raise UnknownConsumer.named(stream, name)
             change.details, change.skipped = {"changes": declared.changed}, not declared.changed
             return spec
 

@@ -11,7 +11,7 @@ from headrace import store
 from headrace.admin.base import Base
 from headrace.admin.validation import check_limit
 from headrace.model.ack_ids import AckIds
-from headrace.model.durations import Duration, seconds
+from headrace.model.durations import Duration, check_wait, seconds
 from headrace.model.errors import FilterTooSlow, InvalidInput
 from headrace.model.messages.payloads import expiry
 from headrace.model.outcomes import Failure, Settlement
@@ -52,8 +52,7 @@ class ManualAcks(Base):
             nack_ids: earlier messages to nack before, to be delivered again without a delay.
         """
         check_limit(limit)
-        if not 0 <= wait <= 3600:
-            raise InvalidInput(f"wait={wait} must be from 0 to 3,600 seconds.")
+        check_wait(wait)
         if ack_ids:
             await self.ack(stream, name, ack_ids)
         if nack_ids:

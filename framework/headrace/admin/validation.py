@@ -247,7 +247,4 @@ def already_exists(what: str, differing: Mapping[str, tuple[Any, Any]]) -> Alrea
     """The error about an object that exists, and the settings that differ: {setting: (existing, wanted)}."""
     if not differing:
         return AlreadyExists(f"{what} exists already, with these settings. Edit it, or choose another name.")
-    settings = ", ".join(f"{name} is {old!r} and not {new!r}" for name, (old, new) in differing.items())
-    return AlreadyExists(
-        f"{what} exists with other settings ({settings}). Edit it, or choose another name.", differing=tuple(differing)
-    )
+    return AlreadyExists.with_settings(what, differing)

@@ -43,8 +43,8 @@ from headrace.client.errors import NotFound, StaleAckIds
 from headrace.client.request import Response
 from headrace.model.capture import BackfillInfo, FailedChange, Finding
 from headrace.model.conditions.selections import DeadLetterCriteria, DeathCriteria, described
-from headrace.model.durations import Duration, seconds
-from headrace.model.errors import AlreadyExists, BackfillExists, HeadraceError, InvalidInput
+from headrace.model.durations import Duration, check_wait, seconds
+from headrace.model.errors import AlreadyExists, BackfillExists, HeadraceError
 from headrace.model.messages.scheduled import ScheduledMessage
 from headrace.model.records import (
     BlockedKey,
@@ -99,8 +99,7 @@ def _lifetime(duration: Duration | None) -> int | None:
 
 
 def _wait(wait: float) -> int | None:
-    if not 0 <= wait <= 3600:
-        raise InvalidInput(f"wait={wait} must be from 0 to 3,600 seconds.")
+    check_wait(wait)
     return round(wait * 1000) or None
 
 

@@ -149,12 +149,9 @@ def source_changes(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def refuse_changes(existing: Mapping[str, Any], wanted: Mapping[str, Any], what: str) -> None:
     """Raise `AlreadyExists` if an existing object has other settings than the one to be created."""
-    differing = [name for name, old in existing.items() if name in wanted and old != wanted[name]]
+    differing = {name: (old, wanted[name]) for name, old in existing.items() if name in wanted and old != wanted[name]}
     if differing:
-        settings = ", ".join(f"{name} is {existing[name]!r} and not {wanted[name]!r}" for name in differing)
-        raise AlreadyExists(
-            f"{what} exists with other settings ({settings}). Edit it, or choose another name.", differing=differing
-        )
+        raise AlreadyExists.with_settings(what, differing)
 
 
 def _changed_from(default: StreamSpec | ConsumerSpec, spec: StreamSpec | ConsumerSpec) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import re
 from datetime import UTC, datetime, timedelta
 
 from headrace.model.clock import zoned
-from headrace.model.errors import ConfigurationError
+from headrace.model.errors import ConfigurationError, InvalidInput
 
 Duration = float | int | str | timedelta
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -44,6 +44,16 @@ def when(delay: Duration | None, at: datetime | None, now: datetime | None = Non
         except OverflowError:
             raise ConfigurationError(f"delay={delay!r} ends after the year 9999.") from None
     return zoned(at)
+
+
+MAX_WAIT = 3600.0
+"""Longest time in seconds that one request may wait for messages."""
+
+
+def check_wait(wait: float) -> None:
+    """Raise `InvalidInput` if one request can't wait that many seconds for messages."""
+    if not 0 <= wait <= MAX_WAIT:
+        raise InvalidInput(f"wait={wait} must be from 0 to {MAX_WAIT:,.0f} seconds.")
 
 
 def require_zone(time: datetime | None, setting: str, of: str = "") -> None:

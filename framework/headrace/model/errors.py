@@ -10,7 +10,7 @@ read: the address of the database, or the database's own words.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 
 class HeadraceError(Exception):
@@ -81,6 +81,15 @@ class AlreadyExists(InvalidInput):
         super().__init__(*args)
         self.differing = tuple(differing)
 
+    @classmethod
+    def with_settings(cls, what: str, differing: Mapping[str, tuple[Any, Any]]) -> Self:
+        """Return the error for an object with other settings, given as {setting: (existing, wanted)}."""
+        settings = ", ".join(f"{name} is {old!r} and not {new!r}" for name, (old, new) in differing.items())
+        return cls(
+            f"{what} exists with other settings ({settings}). Edit it, or choose another name.",
+            differing=tuple(differing),
+        )
+
 
 class DatabaseRefused(ConfigurationError):
     """The database refuses the user, the password or the database's name, or the user lacks a privilege."""
@@ -104,6 +113,11 @@ class UnknownConsumer(HeadraceError, LookupError):
     """There is no consumer of that name on the stream."""
 
     exit_code = 66
+
+    @classmethod
+    def named(cls, stream: str, name: str) -> Self:
+        """Return the error for a consumer by its names."""
+        return cls(f"The consumer {name!r} of the stream {stream!r} does not exist.")
 
 
 class ConsumersDeleted(HeadraceError):
@@ -264,12 +278,16 @@ class UnknownDatabase(HeadraceError, LookupError):
     exit_code = 66
 
 
+UNEXPECTED = "The server failed unexpectedly. Its log has the error."
+"""What callers read of an error that is not one of Headrace."""
+
+
 def public_text(error: BaseException) -> str:
     """Return what callers may read of an error, in answers and in states that are stored. It never has the address, the user
     or the words of a database. Log the error itself."""
     if isinstance(error, HeadraceError):
         return str(error) if error.public is None else error.public
-    return "The server failed unexpectedly. Its log has the error."
+    return UNEXPECTED
 
 
 class ErrorCode(NamedTuple):
@@ -338,7 +356,7 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
     "too_many_screens": ErrorCode(429, "Too many screens of the console are open. This one is refreshed later."),
     "max_waiting": ErrorCode(429, "As many requests wait for messages as the consumer's `max_waiting` allows."),
     "headers_too_large": ErrorCode(431, "The headers are too many or too large."),
-    "internal": ErrorCode(500, "The server failed unexpectedly. Its log has the error."),
+    "internal": ErrorCode(500, UNEXPECTED),
     "store_error": ErrorCode(500, "The database returned an unknown error. The server's log has it.", StoreError),
     "store_unavailable": ErrorCode(503, "The database can't be reached.", StoreUnavailable),
     "store_busy": ErrorCode(503, "Too many calls examine messages. The call got no place in time.", StoreBusy),

@@ -118,6 +118,11 @@ def unavailable(sentence: str) -> StoreUnavailable:
     return StoreUnavailable(sentence).with_public(sentence)
 
 
+def not_running() -> StoreUnavailable:
+    """Return the error of a server that has not started yet, or that stops."""
+    return unavailable("The server is starting or stopping. Try again.")
+
+
 MAX_LOGGED = 10
 """Refusals that are logged per second. More are only counted, since callers cause them."""
 

@@ -21,6 +21,7 @@ from litestar.connection import ASGIConnection
 from litestar.handlers import BaseRouteHandler, HTTPRouteHandler
 
 from headrace.model.errors import Unauthorized
+from headrace.server.access.unauthorized import no_token
 from headrace.server.callers import CALLER, Caller
 
 Effect = Literal["read", "change", "publish", "deliver", "unchecked"]
@@ -51,7 +52,7 @@ def check_effect(word: Effect, caller: Caller) -> None:
             " header `Authorization: Bearer hr_…`."
         )
     if caller.via is None and word != "unchecked":
-        raise Unauthorized("The request has no access token. Send the header `Authorization: Bearer hr_…`.")
+        raise no_token()
 
 
 async def guard(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:

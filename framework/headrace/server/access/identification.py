@@ -18,6 +18,7 @@ from headrace.server.access.attempts import Attempts
 from headrace.server.access.scopes import API, SIGN_IN, Access, authorization_of, needs_token
 from headrace.server.access.sessions import Sessions, cookie, secret_of
 from headrace.server.access.token_cache import REFRESH_AFTER
+from headrace.server.access.unauthorized import session_ended
 from headrace.server.callers import UNCHECKED, Caller
 from headrace.server.errors import Problem
 from headrace.server.http import Scope
@@ -108,9 +109,7 @@ class Identification:
         async with self.attempts.attempt(scope) if new else nullcontext():
             session = await self.sessions.find(secret, mount)
             if session is None or session.token_id is None:
-                raise Unauthorized(
-                    "The session has ended, because it or its token expired or was revoked. Sign in again."
-                )
+                raise session_ended()
         return await self._access.ambient_caller("session", session.token_id, expires_at=session.expires_at)
 
     def _proxy_user(self, scope: Scope) -> str | None:

@@ -39,6 +39,7 @@ from functools import lru_cache
 from headrace import store
 from headrace.model.tokens import Forbidden, Need, Unauthorized, digest
 from headrace.server.access.token_cache import MAX_TOKENS, TIMEOUT, TokenCache
+from headrace.server.access.unauthorized import no_token, session_ended, unknown_token
 from headrace.server.callers import OPEN, Caller, Via
 from headrace.server.errors import Problem
 
@@ -132,7 +133,7 @@ class Access:
         if sent is None:
             if await self.is_open():
                 return OPEN
-            raise Unauthorized("The request has no access token. Send the header `Authorization: Bearer hr_…`.")
+            raise no_token()
         token_id, token_digest = sent
         token = await self._cache.find(token_id)
         if token is None and await self.is_open():
@@ -141,7 +142,7 @@ class Access:
         # look-up may not, but an id is no secret.
         same = hmac.compare_digest(token_digest, _NO_DIGEST if token is None else token.digest)
         if token is None or not same or token.revoked:
-            raise Unauthorized("The token is unknown or revoked. Create one with `headrace token add`.")
+            raise unknown_token()
         if token.expires_at <= self._date():
             raise Unauthorized(f"The token {token.name!r} has expired. Create another with `headrace token add`.")
         return Caller(name=token.name, via="token", scopes=token.scopes, expires_at=token.expires_at)
@@ -164,10 +165,10 @@ class Access:
         if token is None and await self.is_open():
             return OPEN
         if token is None or token.revoked or min(token.expires_at, expires_at) <= self._date():
+            if via == "session":
+                raise session_ended()
             raise Unauthorized(
-                "The session has ended, because it or its token expired or was revoked. Sign in again."
-                if via == "session"
-                else "The token of `--proxy-token` is unknown, expired or revoked. Create one with `headrace token add`."
+                "The token of `--proxy-token` is unknown, expired or revoked. Create one with `headrace token add`."
             )
         return Caller(
             name=user or token.name, via=via, scopes=token.scopes, expires_at=min(token.expires_at, expires_at)

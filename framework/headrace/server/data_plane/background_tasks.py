@@ -10,7 +10,7 @@ import anyio
 
 from headrace.model.errors import HeadraceError
 from headrace.model.log import Log
-from headrace.server.errors import unavailable
+from headrace.server.errors import not_running
 
 log = Log("headrace")
 
@@ -33,7 +33,7 @@ class BackgroundTasks:
     def start(self, function: Callable[..., Coroutine[Any, Any, None]], *args: Any) -> None:
         """Start a task. Raises `StoreUnavailable` unless tasks are accepted."""
         if not self.is_open:
-            raise unavailable("The server is starting or stopping. Try again.")
+            raise not_running()
         task = asyncio.ensure_future(_run(function, *args))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

@@ -6,9 +6,6 @@ MAX_PUBLISHED = 10_000
 MAX_RECEIVED = 1000
 """Largest number of messages that one request may receive."""
 
-MAX_WAIT = 3600.0
-"""Longest time in seconds that one request may wait for messages."""
-
 MAX_SETTLED = 10_000
 """Largest number of messages that one request may settle."""
 

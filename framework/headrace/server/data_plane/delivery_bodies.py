@@ -8,9 +8,9 @@ from functools import lru_cache
 
 import msgspec
 
-from headrace.model.durations import seconds
+from headrace.model.durations import MAX_WAIT, seconds
 from headrace.model.errors import ConfigurationError
-from headrace.server.data_plane.bounds import MAX_RECEIVED, MAX_SETTLED, MAX_WAIT
+from headrace.server.data_plane.bounds import MAX_RECEIVED, MAX_SETTLED
 from headrace.server.data_plane.publish_bodies import WireMessage
 from headrace.server.data_plane.receive_request import Share
 from headrace.server.errors import invalid_value

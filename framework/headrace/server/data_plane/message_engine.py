@@ -20,12 +20,13 @@ import msgspec
 
 from headrace import store
 from headrace.model.ack_ids import AckId, AckIds, InvalidAckId
+from headrace.model.durations import MAX_WAIT
 from headrace.model.errors import InvalidInput, StoreUnavailable, UnknownConsumer, UnknownStream
 from headrace.model.messages.publish_options import PLAIN
 from headrace.model.outcomes import Failure
 from headrace.runtime.pipeline.shared import Shared
 from headrace.server.data_plane.background_tasks import BackgroundTasks
-from headrace.server.data_plane.bounds import MAX_RECEIVED, MAX_WAIT
+from headrace.server.data_plane.bounds import MAX_RECEIVED
 from headrace.server.data_plane.coalescing import Coalescer
 from headrace.server.data_plane.given_leases import GivenLeases
 from headrace.server.data_plane.message_cache import MessageCaches
@@ -34,7 +35,7 @@ from headrace.server.data_plane.receive_request import Gone, Receiver, Share
 from headrace.server.data_plane.receiving import ReceiverParts, Receivers
 from headrace.server.data_plane.registry import CachedConsumer, CachedStream
 from headrace.server.data_plane.settle_batching import Lost, SettleBatcher
-from headrace.server.errors import unavailable
+from headrace.server.errors import not_running
 
 
 class Counts(msgspec.Struct):
@@ -92,7 +93,7 @@ class MessageEngine:
 
     def _running(self) -> Shared:
         if self._shared is None:
-            raise unavailable("The server is starting or stopping. Try again.")
+            raise not_running()
         return self._shared
 
     # --- publish

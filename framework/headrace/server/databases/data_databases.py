@@ -13,7 +13,7 @@ import anyio.abc
 from headrace import store
 from headrace.admin.databases import inspect
 from headrace.app.app import App
-from headrace.model.errors import ConfigurationError, HeadraceError, StoreUnavailable, public_text
+from headrace.model.errors import UNEXPECTED, ConfigurationError, HeadraceError, StoreUnavailable, public_text
 from headrace.model.log import Log
 from headrace.model.records import DatabaseInfo
 from headrace.runtime.pipeline.shared import Shared
@@ -111,7 +111,7 @@ class DataDatabase:
                     self._failed(error)
                 except Exception as error:  # a defect ends this database, and no other one
                     log.error("database failed", database=self.name, error=error, exc_info=error)
-                    self.reason, self.hint = "The server failed unexpectedly. Its log has the error.", ASK
+                    self.reason, self.hint = UNEXPECTED, ASK
             if self.plane is not None:
                 pause = FIRST_PAUSE
             self.plane = self._app = None

@@ -8,7 +8,7 @@ from litestar import Response, delete, post
 from litestar.params import JSONBody
 from msgspec import Meta, Struct
 
-from headrace.model.errors import InvalidInput, Unauthorized
+from headrace.model.errors import InvalidInput
 from headrace.server.access import methods
 from headrace.server.access.identification import (
     IDENTIFICATION,
@@ -18,6 +18,7 @@ from headrace.server.access.identification import (
     session_cookie,
 )
 from headrace.server.access.sessions import secret_of
+from headrace.server.access.unauthorized import unknown_token
 from headrace.server.callers import Identity
 from headrace.server.routes.context import AnyRequest, Context
 
@@ -56,7 +57,7 @@ async def sign_in(request: AnyRequest, context: Context, data: JSONBody[SignIn])
         await sessions.end(old)
     begun = await sessions.begin(data.token.strip().split("_")[1], mount_of(request.scope))  # type: ignore[arg-type]
     if begun is None:
-        raise Unauthorized("The token is unknown or revoked. Create one with `headrace token add`.")
+        raise unknown_token()
     secret, seconds = begun
     cookie = session_cookie(request.scope, secret, seconds)  # type: ignore[arg-type]
     return Response(IdentityAnswer(caller.identity), headers={"set-cookie": cookie})

@@ -9,11 +9,12 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from headrace.admin.messages import MAX_ERASED
 from headrace.admin.requests.consumers import Choice
+from headrace.model.durations import MAX_WAIT
 from headrace.model.keys import MAX_KEY_BYTES
 from headrace.model.messages.publish_options import PublishOptions
 from headrace.model.records import PeekedMessage, Standing, StoredMessage
 from headrace.model.text.error_text import MAX_ERROR
-from headrace.server.data_plane.bounds import MAX_DELAY_MS, MAX_PUBLISHED, MAX_RECEIVED, MAX_SETTLED, MAX_WAIT
+from headrace.server.data_plane.bounds import MAX_DELAY_MS, MAX_PUBLISHED, MAX_RECEIVED, MAX_SETTLED
 from headrace.server.wire.settings import request
 
 _DELAY = {"minimum": 0, "maximum": MAX_DELAY_MS}

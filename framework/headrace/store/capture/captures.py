@@ -325,7 +325,11 @@ async def pause_capture(executor: Executor, id: str, *, paused: bool) -> None:  
     `UnknownSource`.
     """
     if not await executor.fetchval("select headrace_internal.pause_capture($1, $2)", id, paused):
-        raise UnknownSource("The source no longer exists, or captures nothing.")
+        raise _captures_nothing()
+
+
+def _captures_nothing() -> UnknownSource:
+    return UnknownSource("The source no longer exists, or captures nothing.")
 
 
 async def interrupt_capture(executor: Executor, id: str) -> None:  # noqa: A002
@@ -345,7 +349,7 @@ async def reset_capture(executor: Executor, id: str, *, now: datetime | None = N
     if not await executor.fetchval(
         "select headrace_internal.reset_capture($1, coalesce($2, clock_timestamp()))", id, now
     ):
-        raise UnknownSource("The source no longer exists, or captures nothing.")
+        raise _captures_nothing()
 
 
 async def keys_captured_since(executor: Executor, stream: str, keys: Sequence[tuple[str, datetime]]) -> set[str]:

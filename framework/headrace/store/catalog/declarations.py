@@ -96,7 +96,7 @@ async def consumer_id(executor: Executor, stream: str, name: str) -> int:
         name,
     )
     if found is None:
-        raise UnknownConsumer(f"The consumer {name!r} of the stream {stream!r} does not exist.")
+        raise UnknownConsumer.named(stream, name)
     return found
 
 

@@ -81,20 +81,24 @@ async def lock_source(executor: Executor, id: str) -> SourceInfo:  # noqa: A002 
     `UnknownSource`.
     """
     if not await executor.fetchval("select headrace_internal.lock_source($1)", id):
-        raise UnknownSource("The source no longer exists. Create it again.")
+        raise _gone()
     return await source_with_secrets(executor, id)
 
 
 async def edit_source(executor: Executor, id: str, settings: Mapping[str, Any]) -> None:  # noqa: A002 - the record's word
     """Replace all settings, by the source's id. Raises `UnknownSource`."""
     if not await executor.fetchval("select headrace_internal.edit_source($1, $2)", id, _json(settings)):
-        raise UnknownSource("The source no longer exists. Create it again.")
+        raise _gone()
 
 
 async def delete_source(executor: Executor, id: str) -> None:  # noqa: A002
     """Delete a source, by its id. The messages that it published stay. Raises `UnknownSource`."""
     if not await executor.fetchval("select headrace_internal.delete_source($1)", id):
         raise UnknownSource("The source no longer exists.")
+
+
+def _gone() -> UnknownSource:
+    return UnknownSource("The source no longer exists. Create it again.")
 
 
 def _json(settings: Mapping[str, Any]) -> str:

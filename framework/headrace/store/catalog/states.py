@@ -102,7 +102,7 @@ async def consumer(executor: Executor, stream: str, name: str, *, look: int = MA
     """
     row = await executor.fetchrow("select * from headrace_internal.consumer_info($1, $2, $3)", stream, name, look)
     if row is None:
-        raise UnknownConsumer(f"The consumer {name!r} of the stream {stream!r} does not exist.")
+        raise UnknownConsumer.named(stream, name)
     return _consumer(row)
 
 

@@ -25,6 +25,11 @@ RENEW_INTERVAL = 2.0
 """Seconds between two renewals."""
 
 
+def lease_lost() -> LeaseLost:
+    """Return the error of a process that no longer holds the lease."""
+    return LeaseLost("The capture lease is lost. Another process captures the source, or it is paused or removed.")
+
+
 class CaptureLease:
     """A capture lease that this process holds. Create it with `take`.
 
@@ -62,9 +67,7 @@ class CaptureLease:
                     ) from None
                 continue
             if not held:
-                raise LeaseLost(
-                    "The capture lease is lost. Another process captures the source, or it is paused or removed."
-                )
+                raise lease_lost()
             self._expires_at = asked_at + LEASE_DURATION
 
     async def reopen(self) -> None:
@@ -74,9 +77,7 @@ class CaptureLease:
         async with self._epoch_lock:
             epoch = await store.reopen_capture(self._database, self._number, self.epoch)
             if epoch is None:
-                raise LeaseLost(
-                    "The capture lease is lost. Another process captures the source, or it is paused or removed."
-                )
+                raise lease_lost()
             self.epoch = epoch
 
     async def release(self) -> None:

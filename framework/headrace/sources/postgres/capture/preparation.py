@@ -7,9 +7,9 @@ from __future__ import annotations
 import msgspec
 
 from headrace import store
-from headrace.model.errors import HeadraceError, LeaseLost
+from headrace.model.errors import HeadraceError
 from headrace.model.log import Log
-from headrace.sources.postgres.capture.capture_lease import LEASE_DURATION
+from headrace.sources.postgres.capture.capture_lease import LEASE_DURATION, lease_lost
 from headrace.sources.postgres.capture.schema_cache import SchemaCache
 from headrace.sources.postgres.capture.shared_slot import SharedSlot
 from headrace.sources.postgres.capture.table_watch import TableWatch
@@ -120,9 +120,7 @@ class CapturePreparation:
             SourceUnavailable, StoreUnavailable: a temporary failure.
         """
         if not await store.renew_capture(self._database, self._todo.number, self._epoch, LEASE_DURATION):
-            raise LeaseLost(
-                "The capture lease is lost. Another process captures the source, or it is paused or removed."
-            )
+            raise lease_lost()
         try:
             return await self._prepare(connection, shared_slot)
         except HeadraceError:
