@@ -20,13 +20,13 @@ from headrace.cli.observe.display.formats import (
     fit_cell,
     format_bytes,
     format_count,
-    format_duration,
     format_rate,
     sparkline,
 )
 from headrace.cli.observe.display.source_columns import SOURCES
 from headrace.cli.observe.display.tables import CONSUMERS, PROCESSES, STREAMS
 from headrace.cli.observe.live_app import MIN_PAUSE_RATIO, pause_after
+from headrace.cli.options.times import roughly
 from headrace.flow.observed import SAMPLES_KEPT, TREND_SAMPLES, Samples, is_growing, reports_by_consumer
 from headrace.model.records import ConsumerAtWork, WorkerInfo
 from headrace.model.watching.live import ConsumerRow
@@ -145,7 +145,7 @@ def test_figures_for_people() -> None:
     ]
     assert [*map(format_rate, (0, 0.01, 3.14, 9.97, 250.4, None))] == ["0", "<0.1", "3.1", "10", "250", ""]
     assert [*map(format_bytes, (0, 999, 1000, 81_920, 12_345_678))] == ["0 B", "999 B", "1 kB", "81.9 kB", "12.3 MB"]
-    assert [*map(format_duration, (0, 119, 120, 7200, 200_000))] == ["0s", "119s", "2m", "2h", "2d"]
+    assert [*map(roughly, (0, 119, 120, 7200, 200_000))] == ["0s", "119s", "2m", "2h", "2d"]
 
 
 @given(st.lists(st.floats(0, 1e9), max_size=80), st.integers(0, 60))

@@ -18,15 +18,19 @@ from headrace.cli.commands.streams import messages, searching, streams
 from headrace.cli.examples import EXAMPLES as BY_HAND
 from headrace.cli.examples import example
 from headrace.cli.exit_codes import DESCRIPTION as EXIT_CODES
+from headrace.cli.tree import DESCRIPTIONS
 
 EXAMPLES = {**BY_HAND, **OF_ROWS}
 
 
-def _group(name: str, description: str, commands: dict[str, tuple[Callable[..., Any], str]]) -> App:
+def _group(name: str, commands: dict[str, tuple[Callable[..., Any], str]], description: str | None = None) -> App:
     """Build a group of these commands, each with its function and its arguments as the usage shows them, and of those that
-    are made of operations. The commands that change or remove an object itself are the last ones.
+    are made of operations. The commands that change or remove an object itself are the last ones. A group in the tree of
+    commands has its description there.
     """
-    group = App(name=name.split()[-1], help=description, help_epilogue=EXIT_CODES, help_format="plaintext")
+    group = App(
+        name=name.split()[-1], help=description or DESCRIPTIONS[name], help_epilogue=EXIT_CODES, help_format="plaintext"
+    )
     every = sorted({**commands, **dict(commands_of(name))}.items(), key=lambda one: one[0] in ("edit", "rm"))
     for position, (command, (function, arguments)) in enumerate(every):
         usage = f"Usage: headrace {name} {command} [OPTIONS] {arguments}".rstrip()
@@ -37,7 +41,6 @@ def _group(name: str, description: str, commands: dict[str, tuple[Callable[..., 
 
 stream = _group(
     "stream",
-    "Create, show, change and delete streams, and show, search and send messages.",
     {
         "add": (streams.add, "NAME"),
         "ls": (streams.ls, ""),
@@ -57,7 +60,6 @@ stream = _group(
 
 consumer = _group(
     "consumer",
-    "Create, show, change, move and delete consumers, receive messages, and manage dead letters.",
     {
         "add": (consumers.add, "STREAM NAME"),
         "ls": (consumers.ls, "[STREAM]"),
@@ -80,7 +82,6 @@ consumer = _group(
 consumer.command(
     _group(
         "consumer dead-letters",
-        "List, show, export, redrive and delete dead letters: messages that failed too often or were rejected.",
         {
             "ls": (dead_letters.ls, "[STREAM] NAME"),
             "info": (dead_letters.info, "[STREAM] NAME SEQ"),
@@ -88,12 +89,12 @@ consumer.command(
             "redrive": (dead_letters.redrive, "[STREAM] NAME"),
             "purge": (dead_letters.purge, "[STREAM] NAME"),
         },
+        "List, show, export, redrive and delete dead letters: messages that failed too often or were rejected.",
     )
 )
 
 job = _group(
     "job",
-    "List, show and cancel jobs, which redrive or purge dead letters in the background.",
     {
         "ls": (jobs.ls, "[STREAM]"),
         "info": (jobs.info, "ID"),
@@ -103,7 +104,6 @@ job = _group(
 
 context = _group(
     "context",
-    "Name servers and databases, and select the one that commands use.",
     {
         "add": (contexts.add, "NAME"),
         "use": (contexts.use, "NAME"),
@@ -114,7 +114,6 @@ context = _group(
 
 source = _group(
     "source",
-    "Create, show, change and remove sources: webhooks and captured tables.",
     {
         "ls": (sources.ls, ""),
         "info": (sources.info, "NAME"),
@@ -125,12 +124,12 @@ source = _group(
 source.command(
     _group(
         "source webhook",
-        "Create and change webhook sources, whose deliveries become messages, and list these.",
         {
             "add": (sources.add_webhook, "NAME --stream STREAM"),
             "edit": (sources.edit_webhook, "NAME"),
             "deliveries": (deliveries.deliveries, "NAME"),
         },
+        "Create and change webhook sources, whose deliveries become messages, and list these.",
     )
 )
 
@@ -138,12 +137,12 @@ source.command(
 def _backfill_group(parent: str) -> App:
     return _group(
         f"{parent} backfill",
-        "Start, list and cancel backfills, which publish the rows that a table already has.",
         {
             "start": (backfills.start, "NAME"),
             "ls": (backfills.ls, "[NAME]"),
             "cancel": (backfills.cancel, "NAME [ID]"),
         },
+        "Start, list and cancel backfills, which publish the rows that a table already has.",
     )
 
 
@@ -151,7 +150,6 @@ source.command(_backfill_group("source"))
 
 postgres = _group(
     "source postgres",
-    "Create, show, change and remove sources that capture tables: every row change becomes a message.",
     {
         "add": (captures.add, "[NAME] --table TABLE"),
         "edit": (captures.edit, "NAME"),
@@ -161,22 +159,22 @@ postgres = _group(
         "verify": (verifying.verify, "NAME"),
         "rm": (sources.rm, "NAME"),
     },
+    "Create, show, change and remove sources that capture tables: every row change becomes a message.",
 )
 postgres.command(_backfill_group("source postgres"))
 postgres.command(
     _group(
         "source postgres failures",
-        "List, retry and delete row changes that could not become messages.",
         {
             "ls": (failed_changes.ls, "NAME"),
         },
+        "List, retry and delete row changes that could not become messages.",
     )
 )
 source.command(postgres)
 
 schedule = _group(
     "schedule",
-    "Show, pause, run and delete the schedules of periodic messages.",
     {
         "ls": (schedules.ls, ""),
         "info": (schedules.info, "NAME"),
@@ -186,7 +184,6 @@ schedule = _group(
 
 database = _group(
     "database",
-    "Add, list, check and remove further databases behind a server.",
     {
         "add": (databases.add, "NAME --url-from REFERENCE"),
         "ls": (databases.ls, ""),
@@ -197,7 +194,6 @@ database = _group(
 
 token = _group(
     "token",
-    "Create, list, revoke and delete the access tokens of the server.",
     {
         "add": (tokens.add, "NAME --scope SCOPE..."),
         "ls": (tokens.ls, ""),
@@ -207,7 +203,6 @@ token = _group(
 
 grant = _group(
     "grant",
-    "Let database roles publish, consume, observe or administer, and list what they may do.",
     {
         "publish": (grants.publish, "ROLE"),
         "consume": (grants.consume, "ROLE"),

@@ -88,6 +88,9 @@ _COMMANDS = {
 }
 """Commands by the group in which they are listed: where each is implemented, and its description in the list."""
 
+DESCRIPTIONS = {name: description for commands in _COMMANDS.values() for name, (_, description) in commands.items()}
+"""The descriptions of the commands. Those that are groups have the same in their own help."""
+
 
 def build(called: str | None = None) -> App:
     """Build the tree of commands without importing any of them.

@@ -15,9 +15,10 @@ from cyclopts import App, Parameter
 from headrace.app import settings
 from headrace.cli.options.common import JsonOption
 from headrace.cli.output.json_output import print_json
+from headrace.cli.tree import DESCRIPTIONS
 from headrace.embedded import EmbeddedPostgres, Status
 
-pg = App(name="pg", help="Start, stop and query the embedded Postgres.", help_format="plaintext")
+pg = App(name="pg", help=DESCRIPTIONS["pg"], help_format="plaintext")
 
 NOT_RUNNING = 3  # as for `pg_ctl status`
 

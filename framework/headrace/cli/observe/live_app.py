@@ -16,9 +16,9 @@ from textual.screen import Screen
 from textual.widgets import Static
 
 from headrace.cli.observe.display.colors import BAD, FAINT, GOOD
-from headrace.cli.observe.display.formats import format_duration
 from headrace.cli.observe.display.theme import THEME
 from headrace.cli.observe.display.totals import totals
+from headrace.cli.options.times import roughly
 from headrace.model.errors import HeadraceError
 from headrace.model.text.printing import printable, printable_lines
 from headrace.model.watching.live import LiveSnapshot
@@ -131,7 +131,7 @@ class LiveApp(App[None]):
         if self._updated_at is None:
             age = "nothing received yet"
         else:
-            age = f"last update {format_duration(self._clock() - self._updated_at)} ago"
+            age = f"last update {roughly(self._clock() - self._updated_at)} ago"
         return Text(printable(f" Unreachable, {age}: {self.update_error}"), f"bold {BAD}")
 
     # --- calls

@@ -7,9 +7,36 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
+from cyclopts import Parameter
+
 from headrace.cli.errors import UsageError
-from headrace.cli.options.from_settings import Options, Special, from_settings, lines_of, nothing, option, words
+from headrace.cli.options.from_settings import (
+    VISIBLE,
+    Options,
+    Special,
+    from_settings,
+    lines_of,
+    nothing,
+    option,
+    words,
+)
 from headrace.sources.postgres.settings import PostgresSettings
+
+TablesOption = Annotated[
+    list[str] | None,
+    Parameter(
+        name="--table", negative="", show_default=False, help="Only this table of the source. Repeat for several."
+    ),
+]
+
+RateOption = Annotated[
+    str | None,
+    Parameter(
+        name="--rate",
+        show_default=False,
+        help="The maximum number of rows per second. Default: the source's rate.",
+    ),
+]
 
 
 def named_after(tables: Sequence[str] | None) -> str:
@@ -46,7 +73,7 @@ def _columns(given: list[str], name: str) -> dict[str, list[str]]:
 @from_settings(
     PostgresSettings,
     tables=Special("--table"),
-    database=Special("--from", more="Other users of the machine can see it while the command runs."),
+    database=Special("--from", more=VISIBLE),
     columns=Special(parse=_columns),
     actions=Special(joined=True),
     group=Special(joined=True),

@@ -80,6 +80,10 @@ class Options:
         return "".join(f"| {' | '.join(cells)} |\n" for cells in rows)
 
 
+VISIBLE = "Other users of the machine can see it while the command runs."
+"""A sentence about an option whose value is a secret."""
+
+
 class Special(NamedTuple):
     """How an option differs from what its setting's name and type say.
 

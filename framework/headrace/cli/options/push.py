@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from headrace.cli.errors import UsageError
-from headrace.cli.options.from_settings import Options, Special, from_settings, lines_of, nothing, option
+from headrace.cli.options.from_settings import VISIBLE, Options, Special, from_settings, lines_of, nothing, option
 from headrace.cli.options.times import lasting
 from headrace.model.push import Push
 from headrace.model.text.masking import HIDDEN
@@ -47,7 +47,7 @@ def _concurrency(text: str, option: str) -> tuple[int, int]:
     Push,
     prefix="--push-",
     headers=Special("--push-header", parse=_headers),
-    secret=Special(parse=_secret, more="Other users of the machine can see it while the command runs."),
+    secret=Special(parse=_secret, more=VISIBLE),
     concurrency=Special(parse=_concurrency),
 )
 @dataclass(frozen=True, kw_only=True)

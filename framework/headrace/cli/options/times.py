@@ -115,8 +115,12 @@ def lasting(length: float) -> str:
 
 def ago(moment: datetime, now: datetime | None = None) -> str:
     """Format how long ago a time was, roughly: `3m ago`."""
-    passed = max(((now or datetime.now(UTC)) - moment).total_seconds(), 0)
+    return f"{roughly(max(((now or datetime.now(UTC)) - moment).total_seconds(), 0))} ago"
+
+
+def roughly(length: float) -> str:
+    """Format a duration in one unit: `5s`, `12m`, `3h`, `9d`."""
     for unit, factor in (("d", 86400), ("h", 3600), ("m", 60)):
-        if passed >= 2 * factor:
-            return f"{passed // factor:.0f}{unit} ago"
-    return f"{passed:.0f}s ago"
+        if length >= 2 * factor:
+            return f"{length // factor:.0f}{unit}"
+    return f"{length:.0f}s"

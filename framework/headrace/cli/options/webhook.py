@@ -6,7 +6,16 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from headrace.cli.errors import UsageError
-from headrace.cli.options.from_settings import Options, Special, from_settings, lines_of, nothing, option, texts
+from headrace.cli.options.from_settings import (
+    VISIBLE,
+    Options,
+    Special,
+    from_settings,
+    lines_of,
+    nothing,
+    option,
+    texts,
+)
 from headrace.sources.webhook import WebhookSpec
 
 
@@ -16,7 +25,7 @@ def _header_names(given: list[str], _: str) -> tuple[str, ...]:
 
 @from_settings(
     WebhookSpec,
-    secrets=Special("--secret", texts, "Other users of the machine can see it while the command runs."),
+    secrets=Special("--secret", texts, VISIBLE),
     keep_headers=Special("--keep-header", parse=_header_names),
 )
 @dataclass(frozen=True, kw_only=True)

@@ -7,11 +7,17 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 from cyclopts import Parameter
 
-from headrace.cli.commands.sources.facts import SourceRef, backfill_progress, differences_found, unfinished_backfills
+from headrace.cli.commands.sources.facts import (
+    SourceRef,
+    backfill_progress,
+    differences_found,
+    print_queued,
+    unfinished_backfills,
+)
 from headrace.cli.connection.backend import Backend
 from headrace.cli.connection.connect import administer
 from headrace.cli.exit_codes import NOT_DONE
-from headrace.cli.options.capture import rows_a_second
+from headrace.cli.options.capture import RateOption, TablesOption, rows_a_second
 from headrace.cli.options.common import JsonOption, LimitOption, YesOption
 from headrace.cli.output.formats import number_or_dash
 from headrace.cli.output.json_output import print_json
@@ -20,7 +26,6 @@ from headrace.cli.output.stderr import confirm, print_notice
 from headrace.cli.output.tables import print_table
 from headrace.model.capture import BackfillInfo
 from headrace.model.text.counting import count
-from headrace.model.text.printing import printable
 
 if TYPE_CHECKING:
     from headrace.client import Administration
@@ -30,18 +35,12 @@ def start(
     source: SourceRef,
     /,
     *,
-    table: Annotated[
-        list[str] | None,
-        Parameter(negative="", show_default=False, help="Only this table of the source. Repeat for several."),
-    ] = None,
+    table: TablesOption = None,
     where: Annotated[
         str | None,
         Parameter(show_default=False, help="Only rows that meet this condition, such as 'data.record.total > 100'."),
     ] = None,
-    rate: Annotated[
-        str | None,
-        Parameter(show_default=False, help="The maximum number of rows per second. Default: the source's rate."),
-    ] = None,
+    rate: RateOption = None,
     backend: Backend = Backend(),  # noqa: B008 - frozen
     json: JsonOption = False,
 ) -> None:
@@ -56,9 +55,7 @@ def start(
     if json:
         print_json([as_json(one) for one in started])
         return
-    for one in started:
-        print(printable(f"Queued a backfill of {one.table}: {one.id}"))
-    print_notice(f"See the progress with `headrace source backfill ls {source}`.")
+    print_queued(source, started)
 
 
 def ls(

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from headrace.cli.options.times import ago, lasting
+from headrace.cli.options.times import ago, lasting, roughly
 from headrace.cli.output.formats import number_or_dash
+from headrace.cli.output.stderr import print_notice
 from headrace.flow.observed import source_reason, source_state
 from headrace.model.capture import BackfillInfo, CaptureFacts, CaptureInfo
 from headrace.model.sources import SourceInfo
 from headrace.model.text.counting import count
+from headrace.model.text.printing import printable
 from headrace.model.text.sizes import format_size
 from headrace.sources.webhook import WebhookSpec
 
@@ -143,7 +145,7 @@ def backfill_progress(backfill: BackfillInfo) -> str:
     share, left = backfill.share, backfill.seconds_left
     parts = [
         "" if share is None else f"{share:.0%}".replace("%", " %"),
-        "" if left is None else f"{_rough_duration(left)} left",
+        "" if left is None else f"{roughly(left)} left",
     ]
     return ", ".join(part for part in parts if part)
 
@@ -175,8 +177,8 @@ async def unfinished_backfills(admin: Administration, source: str) -> list[Backf
     ]
 
 
-def _rough_duration(length: float) -> str:
-    for unit, factor in (("d", 86400), ("h", 3600), ("m", 60)):
-        if length >= 2 * factor:
-            return f"{length / factor:.0f}{unit}"
-    return f"{length:.0f}s"
+def print_queued(source: str, queued: Iterable[BackfillInfo]) -> None:
+    """Print backfills or verifications that were queued, and how to follow them."""
+    for one in queued:
+        print(printable(f"Queued a {one.kind} of {one.table}: {one.id}"))
+    print_notice(f"See the progress with `headrace source backfill ls {source}`.")

@@ -8,15 +8,14 @@ import anyio
 from cyclopts import Parameter
 
 from headrace.cli.commands.sources.backfills import as_json
-from headrace.cli.commands.sources.facts import SourceRef, backfill_progress, differences_found
+from headrace.cli.commands.sources.facts import SourceRef, backfill_progress, differences_found, print_queued
 from headrace.cli.connection.backend import Backend
 from headrace.cli.connection.connect import administer
 from headrace.cli.exit_codes import NOT_DONE
-from headrace.cli.options.capture import rows_a_second
+from headrace.cli.options.capture import RateOption, TablesOption, rows_a_second
 from headrace.cli.options.common import JsonOption, flag
 from headrace.cli.output.json_output import print_json
 from headrace.cli.output.progress import Step, step_bar
-from headrace.cli.output.stderr import print_notice
 from headrace.model.capture import BackfillInfo
 from headrace.model.text.printing import printable
 
@@ -31,17 +30,11 @@ def verify(
     source: SourceRef,
     /,
     *,
-    table: Annotated[
-        list[str] | None,
-        Parameter(negative="", show_default=False, help="Only this table of the source. Repeat for several."),
-    ] = None,
+    table: TablesOption = None,
     repair: Annotated[
         bool, flag("Correct the stream: publish what differs or is missing, and tombstones of rows that are gone.")
     ] = False,
-    rate: Annotated[
-        str | None,
-        Parameter(show_default=False, help="The maximum number of rows per second. Default: the source's rate."),
-    ] = None,
+    rate: RateOption = None,
     wait: Annotated[
         bool, Parameter(negative="--no-wait", show_default=False, help="Wait for the result. This is the default.")
     ] = True,
@@ -63,9 +56,7 @@ def verify(
         for one in verifications:
             print(printable(_result(one)))
     else:
-        for one in verifications:
-            print(printable(f"Queued a {one.kind} of {one.table}: {one.id}"))
-        print_notice(f"See the progress with `headrace source backfill ls {source}`.")
+        print_queued(source, verifications)
     return NOT_DONE if wait and not all(map(_is_equal, verifications)) else 0
 
 

@@ -11,7 +11,8 @@ from rich.text import Text
 
 from headrace.cli.observe.display.colors import BAD, FAINT, GOOD, STUCK, WARN
 from headrace.cli.observe.display.columns import Column
-from headrace.cli.observe.display.formats import format_bytes, format_count, format_duration, format_rate
+from headrace.cli.observe.display.formats import format_bytes, format_count, format_rate
+from headrace.cli.options.times import roughly
 from headrace.model.watching.live import Figure, Unit, figures
 
 TONES = {"": "", "warn": WARN, "bad": BAD, "stuck": STUCK}
@@ -22,7 +23,7 @@ _FORMATS: Mapping[Unit, Callable[[Any], str]] = {
     "seq": format_count,
     "rate": format_rate,
     "bytes": format_bytes,
-    "seconds": format_duration,
+    "seconds": roughly,
 }
 _WIDTHS: Mapping[Unit, int] = {"count": 6, "seq": 9, "rate": 6, "bytes": 7, "seconds": 6}
 

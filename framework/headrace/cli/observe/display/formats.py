@@ -38,14 +38,6 @@ def format_bytes(count: int) -> str:
     return format_size(count, "B")
 
 
-def format_duration(seconds: float) -> str:
-    """Format a duration roughly: `5s`, `12m`, `3h`, `9d`."""
-    for unit, factor in (("d", 86400), ("h", 3600), ("m", 60)):
-        if seconds >= 2 * factor:
-            return f"{seconds // factor:.0f}{unit}"
-    return f"{seconds:.0f}s"
-
-
 def sparkline(values: Sequence[float], width: int) -> str:
     """Format the last `width` values as bars. The highest is a full bar. Columns without a value are blank."""
     shown = list(values)[-width:] if width > 0 else []

@@ -11,7 +11,7 @@ from rich.text import Text
 from headrace.cli.observe.display.colors import BAD, FAINT, GOOD, HELD, STRONG, WARN
 from headrace.cli.observe.display.columns import Column, sparkline_cell
 from headrace.cli.observe.display.figures import figure_columns
-from headrace.cli.observe.display.formats import format_duration
+from headrace.cli.options.times import roughly
 from headrace.model.capture import BackfillInfo
 from headrace.model.text.printing import printable
 from headrace.model.watching.live import SourceRow, SourceState
@@ -45,7 +45,7 @@ def backfill_progress(backfill: BackfillInfo) -> str:
     if backfill.state != "running":
         return backfill.state
     share = "" if backfill.share is None else f"{backfill.share:.0%}"
-    left = "" if backfill.seconds_left is None else format_duration(backfill.seconds_left)
+    left = "" if backfill.seconds_left is None else roughly(backfill.seconds_left)
     return f"{share} {left}".strip() or "running"
 
 

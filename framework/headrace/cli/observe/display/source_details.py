@@ -8,10 +8,10 @@ from datetime import datetime
 from rich.text import Text
 
 from headrace.cli.observe.display.colors import BAD, FAINT, STRONG
-from headrace.cli.observe.display.formats import format_bytes, format_duration, format_rate
+from headrace.cli.observe.display.formats import format_bytes, format_rate
 from headrace.cli.observe.display.message_details import add_section, json_text, multiline_text
 from headrace.cli.observe.display.source_columns import SOURCE_STATES
-from headrace.cli.options.times import in_utc
+from headrace.cli.options.times import in_utc, roughly
 from headrace.model.capture import BackfillInfo, CaptureFacts, CaptureInfo, FailedChange
 from headrace.model.text.printing import printable
 from headrace.model.watching.live import SourceRow
@@ -36,9 +36,7 @@ def _add_capture(text: Text, row: SourceRow, capture: CaptureInfo, now: datetime
     """Add the state of the capture. Problems come first, because there may be room for a few lines only."""
     word, style = SOURCE_STATES[row.state]
     since = {"paused": capture.paused_at, "unattended": capture.told_at}.get(capture.state, capture.since)
-    _add_fact(
-        text, "state", word + ("" if since is None else f", for {format_duration(_seconds_since(since, now))}"), style
-    )
+    _add_fact(text, "state", word + ("" if since is None else f", for {roughly(_seconds_since(since, now))}"), style)
     if row.state != "paused":
         _add_problems(text, capture, style)
     facts = Text()
@@ -68,12 +66,12 @@ def _progress_facts(row: SourceRow, capture: CaptureInfo, now: datetime) -> Iter
     if capture.facts is not None:
         yield from _slot_facts(capture.facts, now)
         if capture.told_at is not None and capture.state != "running":
-            yield "reported", f"{format_duration(_seconds_since(capture.told_at, now))} ago", FAINT
+            yield "reported", f"{roughly(_seconds_since(capture.told_at, now))} ago", FAINT
 
 
 def _slot_facts(facts: CaptureFacts, now: datetime) -> Iterable[tuple[str, str, str]]:
     if facts.committed_at is not None:
-        yield "last change", f"committed {format_duration(_seconds_since(facts.committed_at, now))} ago", ""
+        yield "last change", f"committed {roughly(_seconds_since(facts.committed_at, now))} ago", ""
     if facts.behind is not None:
         yield "behind", f"{format_bytes(facts.behind)} of WAL", ""
     if facts.held_back is not None:
@@ -101,7 +99,7 @@ def backfill_details(backfill: BackfillInfo) -> Text:
         "published": f"{backfill.published:,} messages, without rows that have a newer captured change",
         "share": "" if backfill.share is None else f"{backfill.share:.0%}",
         "rate": "" if not took else f"{format_rate(backfill.read / took)} rows/s" + ("" if backfill.rate is None else f", limited to {backfill.rate:,}"),
-        "left": "" if backfill.seconds_left is None else format_duration(backfill.seconds_left),
+        "left": "" if backfill.seconds_left is None else roughly(backfill.seconds_left),
         "created": in_utc(backfill.created_at), "started": "" if backfill.started_at is None else in_utc(backfill.started_at),
         "ended": "" if backfill.finished_at is None else in_utc(backfill.finished_at),
     }  # fmt: skip

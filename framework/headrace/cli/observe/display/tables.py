@@ -11,7 +11,8 @@ from rich.text import Text
 from headrace.cli.observe.display.colors import BAD, FAINT, GOOD, HELD, STRONG, STUCK, WARN
 from headrace.cli.observe.display.columns import Column, count_cell, sparkline_cell
 from headrace.cli.observe.display.figures import figure_columns
-from headrace.cli.observe.display.formats import format_bytes, format_duration
+from headrace.cli.observe.display.formats import format_bytes
+from headrace.cli.options.times import roughly
 from headrace.model.text.printing import printable
 from headrace.model.watching.live import ConsumerRow, ConsumerState, ProcessRow, StreamRow
 from headrace.model.watching.processes import process_name
@@ -31,7 +32,7 @@ def _keeps_cell(row: StreamRow) -> Text:
     if row.state == "full":
         return Text("full: publishing fails", BAD)
     kept = [
-        "" if row.retain_up_to is None else format_duration(row.retain_up_to),
+        "" if row.retain_up_to is None else roughly(row.retain_up_to),
         "" if row.max_storage is None else format_bytes(row.max_storage),
         "one per key" if row.one_message_per_key else "",
         "until all consumers are done" if row.retention == "interest" else "",
@@ -94,7 +95,7 @@ PROCESSES: Sequence[Column[ProcessRow]] = (
 
 def _works_on_cell(row: ProcessRow) -> Text:
     if row.gone:
-        return Text(f"gone: no heartbeat for {format_duration(row.silent_seconds)}", BAD)
+        return Text(f"gone: no heartbeat for {roughly(row.silent_seconds)}", BAD)
     if row.blocked is not None:
         return Text(printable(f"blocked by {row.blocked}"), BAD)
     named = ", ".join(f"{one.stream}:{one.name}" for one in row.consumers)
