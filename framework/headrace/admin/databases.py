@@ -38,7 +38,7 @@ class Databases(Base):
         for one in await store.databases(self._database):
             if one.name == name:
                 return one
-        raise UnknownDatabase(f"There is no database {name[:80]!r}. `headrace database ls` lists them.")
+        raise _unknown(name)
 
     async def add_database(self, name: str, url_from: str, *, unchecked: bool = False) -> DatabaseInfo:
         """Add a database, in which streams may then be created. Servers open it within seconds.
@@ -91,9 +91,13 @@ class Databases(Base):
 
         async def remove(connection: store.Executor) -> None:
             if not await store.remove_database(connection, name):
-                raise UnknownDatabase(f"There is no database {name[:80]!r}. `headrace database ls` lists them.")
+                raise _unknown(name)
 
         await self._change(Change(action="database.remove", kind="database", name=name), remove)
+
+
+def _unknown(name: str) -> UnknownDatabase:
+    return UnknownDatabase(f"There is no database {name[:80]!r}. `headrace database ls` lists them.")
 
 
 async def inspect(home: store.Database, name: str, url: str, *, conflicts: bool = False) -> DatabaseCheck:

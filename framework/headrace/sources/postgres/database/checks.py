@@ -301,12 +301,7 @@ class _Check:
         ((_, superuser, _, _, may_create),) = await self.connection.query(_ROLE)
         if superuser == "t" or (may_create == "t" and all([await self._owns(table) for table in tables])):
             return ok("publication", f"Headrace will create the publication {name}.")
-        return error(
-            "publication",
-            f"The role may not create the publication {name}. Only the owner of its tables with CREATE on the database may, or a"
-            " superuser. Let a superuser create it.",
-            statement,
-        )
+        return error("publication", publications.may_not_create(name), statement)
 
     async def _owns(self, table: Table) -> bool:
         ((owns,),) = await self.connection.query(
@@ -335,12 +330,7 @@ class _Check:
                 f"select pg_drop_replication_slot('{name}');",
             )
         elif slot.pid is not None and not (slot.application or "").startswith("headrace"):
-            yield error(
-                "replication slot",
-                f"The replication slot {name} is in use by another client (pid {slot.pid}, {slot.application!r} of {slot.user}). Stop that"
-                " client, or name another slot.",
-                f"select pg_terminate_backend({slot.pid});",
-            )
+            yield error("replication slot", slot.in_use(name), f"select pg_terminate_backend({slot.pid});")
         else:
             yield ok("replication slot", f"The replication slot {name} exists. Its WAL is {slot.wal_status}.")
 

@@ -101,6 +101,14 @@ def create_statement(name: str, tables: Sequence[str], spec: PostgresSpec, versi
     return f"create publication {table_names.quoted(name)} for table {_only(tables)} with ({_options(spec, version)});"
 
 
+def may_not_create(name: str, detail: str = "") -> str:
+    """Return the text for a role that lacks the privilege to create a publication. `detail`: of the server, in parentheses."""
+    return (
+        f"The role may not create the publication {name}{detail}. Only the owner of its tables with CREATE on the database may, or a"
+        " superuser. Let a superuser create it."
+    )
+
+
 def add_tables_statement(name: str, tables: Iterable[Table]) -> str:
     """Return the statement that adds tables to a publication."""
     return f"alter publication {table_names.quoted(name)} add table {_only(table.name for table in tables)};"

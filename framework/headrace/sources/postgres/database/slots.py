@@ -116,6 +116,13 @@ class Slot(msgspec.Struct, frozen=True, kw_only=True):
             return f"The replication slot {name} has two_phase on. It sends transactions before they are committed."
         return f"The replication slot {name} is temporary. It ends with its connection." if self.temporary else None
 
+    def in_use(self, name: str) -> str:
+        """Return the text for a slot that another client uses."""
+        return (
+            f"The replication slot {name} is in use by another client (pid {self.pid}, {self.application!r} of {self.user}). Stop that client,"
+            " or name another slot."
+        )
+
 
 def slot_name(source_name: str, source_id: str) -> str:
     """Return the name of a source's own slot and publication, such as `headrace_orders_1b4e28ba`.
@@ -356,10 +363,7 @@ async def terminate_own_reader(connection: SourceConnection, name: str, slot: Sl
     while slot.pid is not None:
         has_left = slot.user is None  # the client left between the server's reads of its two views
         if not has_left and slot.application != application_name:
-            raise SourceStopped(
-                f"The replication slot {name} is in use by another client (pid {slot.pid}, {slot.application!r} of {slot.user}). Stop that client,"
-                " or name another slot."
-            )
+            raise SourceStopped(slot.in_use(name))
         if time.monotonic() > deadline:
             raise SourceUnavailable(
                 f"The replication slot {name} is still in use by an earlier connection of this source, pid {slot.pid}."

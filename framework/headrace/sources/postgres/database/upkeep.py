@@ -237,11 +237,7 @@ class PublicationUpkeep:
                 return None
             if error.sqlstate != "42501":
                 raise
-            return SourceStopped(
-                f"The role may not create the publication {self._name} ({error.server_message}). Only the owner of its tables with CREATE on the"
-                " database may, or a superuser. Let a superuser create it.",
-                statement,
-            )
+            return SourceStopped(publications.may_not_create(self._name, f" ({error.server_message})"), statement)
         return None
 
     async def _drop(self, connection: SourceConnection, now: _Now, publication: Publication) -> None:
