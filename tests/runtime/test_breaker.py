@@ -142,7 +142,7 @@ async def test_probes_cost_no_attempts_and_are_never_exhausted(app: App) -> None
 async def test_a_probe_that_fails_lets_another_message_be_the_next(app: App) -> None:
     probed: list[str] = []
 
-    @app.consumer("orders", concurrency=1, backoff="1h", breaker=Breaker(failures=1, pause=0.001, longest=0.001))
+    @app.consumer("orders", concurrency=1, backoff="1h", breaker=Breaker(failures=1, pause=0.001))
     async def ship(message: Message) -> None:
         probed.append(message.key)
         if message.key in "ab":
