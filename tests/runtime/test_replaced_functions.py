@@ -43,10 +43,10 @@ async def test_a_lease_by_condition_survives_functions_that_are_replaced_under_i
 ) -> None:
     reader = await declare(where=MINE)
     await publish(database, "a", mine=True)
-    await reader.lease(judging=5.0, limit=1)
+    await reader.lease(judging=60.0, limit=1)
     await publish(database, "b", mine=True)
     async with held(connect, reader.id) as holder:
-        lease = await start(reader.lease(judging=5.0))
+        lease = await start(reader.lease(judging=60.0))
         await until_blocked(database, holder)
         await replace_functions(await connect())
     assert (await lease).seqs == [2]
@@ -61,12 +61,12 @@ async def test_a_lease_by_condition_survives_a_segment_that_is_dropped_under_it(
         await janitor.fetch("lock table only headrace_streams.orders in access exclusive mode")
         await janitor.fetch('drop table headrace_streams."orders.1"')
         await janitor.fetch("delete from headrace_internal.segments where lower = 1")
-        lease = await start(reader.lease(judging=5.0))
+        lease = await start(reader.lease(judging=60.0))
         await until_blocked(database, janitor)
         await janitor.fetch("select setval('headrace_streams.\"orders.seq\"', 100000)")
         await publish(janitor, "b", mine=True)
         await transaction.commit()
-    assert (await lease).seqs + (await reader.lease(judging=5.0)).seqs == [100001]
+    assert (await lease).seqs + (await reader.lease(judging=60.0)).seqs == [100001]
 
 
 async def test_a_worker_with_a_condition_survives_functions_that_are_replaced_under_it(

@@ -136,7 +136,7 @@ async def test_a_consumer_that_a_server_in_recovery_has_not_replayed_yet_is_wait
                 async with opened(replica.url) as behind:
                     for call in (
                         store.lease(behind, consumer, owner("ann"), 1),
-                        store.lease(behind, consumer, owner("ann"), 1, judging=5.0),
+                        store.lease(behind, consumer, owner("ann"), 1, judging=60.0),
                         store.consumer_spec(behind, consumer),
                         store.publish(behind, "orders", "a", "1"),
                     ):
