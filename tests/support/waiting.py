@@ -16,12 +16,12 @@ async def start(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
 
 async def until(condition: Callable[[], bool]) -> None:
     """Let the event loop run until a condition is met."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         for _ in iter(condition, True):
             await asyncio.sleep(0)
 
 
-async def until_blocked(observer: Any, by: Any, *, timeout: float = 10, statement: str = "") -> int:
+async def until_blocked(observer: Any, by: Any, *, timeout: float = 60, statement: str = "") -> int:
     """Wait until another session waits for a lock that the session of `by` holds. Returns the pid of the waiting
     session.
 
