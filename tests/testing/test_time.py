@@ -87,12 +87,16 @@ async def test_retention_follows_the_clock(app: App, harness: Start) -> None:
 
 
 async def test_a_drain_that_does_not_end_reports_what_is_left(app: App, harness: Start) -> None:
+    begun = anyio.Event()
+
     @app.consumer("orders")
     async def ship() -> None:
+        begun.set()
         await anyio.sleep_forever()
 
     async with harness(app, within=0.3) as h:
         await h.publish("orders", "orders.us.7", 1)
+        await begun.wait()
         with pytest.raises(NotDrained, match=r"ship: 1 leased so far, 1 of them unsettled") as caught:
             await h.drain()
         assert "ship is at orders.us.7 (seq 1, attempt 1)" in str(caught.value)
