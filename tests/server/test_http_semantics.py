@@ -187,10 +187,10 @@ async def test_a_malformed_request_loses_no_answer_of_those_before_it(
 
 async def test_a_head_that_is_too_slow_loses_no_answer_of_the_request_before_it(dsn: str) -> None:
     app = App(dsn, streams=["orders"])
-    server = Server(app, Options(head_timeout=0.05))
+    server = Server(app, Options(head_timeout=0.5))
     async with app.running(), listening(server, server.limits) as port, connected(port) as client:
         await client.ask(request(b'{"name":"ship"}', path=b"/v1/streams/orders/consumers"))
-        receive = request(path=b"/v1/streams/orders/consumers/ship/receive?wait_for=500")
+        receive = request(path=b"/v1/streams/orders/consumers/ship/receive?wait_for=1000")
         await client.send(receive + b"GET / HTTP/1.1\r\nho")
         assert (await client.answer()).body == b'{"data":[]}'
         assert (await client.answer()).status == 408

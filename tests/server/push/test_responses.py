@@ -129,7 +129,7 @@ async def test_the_timeout_is_over_the_whole_answer(push_app: PushApp, endpoint:
         return response
 
     endpoint.answer = dribbling
-    await push_app.declare(endpoint.url, timeout=0.2, max_deliver=1)
+    await push_app.declare(endpoint.url, timeout=1, max_deliver=1)
     await push_app.app.publish("orders", "k", 1)
     await push_app.done()
     (dead_letter,) = await dead_letters(push_app.app, "ship")
