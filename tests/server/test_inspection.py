@@ -193,3 +193,17 @@ async def test_a_trace_is_linked_where_the_tracing_system_shows_it() -> None:
 async def test_a_trace_url_that_leads_nowhere_is_refused(url: str) -> None:
     with pytest.raises(ConfigurationError, match="trace_url"):
         Options(trace_url=url)
+
+
+@pytest.mark.parametrize(
+    "time", ["1013-06-07T15:43:09+22:01", "0001-01-01T00:00:00+14:00", "9999-12-31T23:59:00-23:59"]
+)
+async def test_a_criterion_may_be_a_time_with_any_offset(api: Api, time: str) -> None:
+    await api.stream()
+    await api.consumer()
+    paths = ("/audit", "/streams/orders/search", "/streams/orders/consumers/ship/dead_letters")
+    for path in paths:
+        for name in ("since", "until"):
+            await api.get(path, **{name: time})
+    body = {"start_time": time, "dry_run": True}
+    assert await api.post("/streams/orders/consumers/ship/replay", body) == {"data": {"replayed": 0}}

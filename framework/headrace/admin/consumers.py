@@ -25,7 +25,7 @@ from headrace.admin.validation import (
     selection_of,
 )
 from headrace.admin.watching.recording import selected, settings_of_consumer
-from headrace.model.clock import zoned
+from headrace.model.clock import utc
 from headrace.model.conditions.selections import DeadLetterCriteria, DeathCriteria, RangeCriteria
 from headrace.model.errors import FilterTooSlow, InvalidInput, StoreBusy, UnknownConsumer
 from headrace.model.pages import Page, PageRequest, follow, follow_states, listing
@@ -198,7 +198,7 @@ class Consumers(Base):
         Raises:
             InvalidInput: the time has passed.
         """
-        until = zoned(until)
+        until = utc(until)
         if until is not None and until <= datetime.now(UTC):
             raise InvalidInput(
                 f"until={until} has passed. Pass a later time, or None to pause the consumer until you resume it."

@@ -13,7 +13,7 @@ from headrace.admin.base import Base
 from headrace.admin.journeys import MAX_STOPS, read_journey
 from headrace.admin.validation import check_limit, check_seq, filters_of, of_key, search_of
 from headrace.flow.diagnosis import Situation, diagnose
-from headrace.model.clock import zoned
+from headrace.model.clock import utc
 from headrace.model.conditions.selections import SearchCriteria
 from headrace.model.errors import InvalidInput
 from headrace.model.records import ConsumerInfo
@@ -216,7 +216,7 @@ def seek_target(to: int | datetime | str) -> int | datetime | None:
     if to == "start" or to == "end":
         return 0 if to == "start" else None
     if isinstance(to, datetime):
-        return zoned(to)
+        return utc(to)
     if isinstance(to, int) and not isinstance(to, bool):
         check_seq("to", to)
         return to

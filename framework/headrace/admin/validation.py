@@ -12,7 +12,7 @@ import msgspec
 
 from headrace import store
 from headrace.model import conditions
-from headrace.model.clock import zoned
+from headrace.model.clock import utc
 from headrace.model.conditions import Condition
 from headrace.model.conditions.selections import (
     DeadLetterCriteria,
@@ -73,8 +73,8 @@ def argument(name: str) -> Iterator[None]:
 
 
 def in_utc(criteria: Mapping[str, Any]) -> dict[str, Any]:
-    """Take times without a zone among criteria as UTC."""
-    return {name: zoned(value) if isinstance(value, datetime) else value for name, value in criteria.items()}
+    """Convert the times among criteria to UTC."""
+    return {name: utc(value) if isinstance(value, datetime) else value for name, value in criteria.items()}
 
 
 def check_seq(name: str, seq: int | None) -> None:
@@ -143,7 +143,7 @@ def dead_letters_of(**criteria: Unpack[DeadLetterCriteria]) -> DeadLetterCriteri
         check_key(key)
     if reason is not None:
         check_one_of("reason", reason, get_args(Death))
-    since, until = zoned(criteria.get("since")), zoned(criteria.get("until"))
+    since, until = utc(criteria.get("since")), utc(criteria.get("until"))
     _check_period(since, until)
     filters, where = filters_of(criteria.get("filter")), condition_of(criteria.get("where"))
     return {**criteria, "filter": filters, "where": where, "since": since, "until": until}

@@ -59,6 +59,21 @@ def zoned(time: datetime | None) -> datetime | None:
     return time if time is None or time.tzinfo is not None else time.replace(tzinfo=UTC)
 
 
+@overload
+def utc(time: datetime) -> datetime: ...
+@overload
+def utc(time: None) -> None: ...
+def utc(time: datetime | None) -> datetime | None:
+    """Return a time in UTC, see `zoned`. Postgres reads no offset of 16 hours or more, which RFC 3339 allows. A time before
+    the year 1 or after the year 9999 there is the first or the last one."""
+    if time is None:
+        return None
+    try:
+        return zoned(time).astimezone(UTC)
+    except OverflowError:
+        return (datetime.min if time.year == 1 else datetime.max).replace(tzinfo=UTC)
+
+
 POSTGRES_EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 """From when Postgres counts its microseconds."""
 

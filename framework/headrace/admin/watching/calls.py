@@ -10,7 +10,7 @@ from headrace import store
 from headrace.admin.base import Base
 from headrace.admin.live.rows import process_row
 from headrace.admin.validation import check_limit, in_utc
-from headrace.model.clock import zoned
+from headrace.model.clock import utc
 from headrace.model.conditions.selections import AuditCriteria
 from headrace.model.errors import InvalidInput
 from headrace.model.pages import Page, follow, listing
@@ -79,8 +79,8 @@ class Watching(Base):
             InvalidInput: there is no stream or consumer to a kind, or the beginning is not before the end.
         """
         now = datetime.now(UTC)
-        end = zoned(until) or now
-        start = zoned(since) or end - timedelta(hours=3)
+        end = utc(until) or now
+        start = utc(since) or end - timedelta(hours=3)
         if start >= end:
             raise InvalidInput(f"since={start} must be before until={end}.", field="since")
         if not 2 <= points <= MAX_POINTS:
