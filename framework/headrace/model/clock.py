@@ -71,7 +71,7 @@ def utc(time: datetime | None) -> datetime | None:
     try:
         return zoned(time).astimezone(UTC)
     except OverflowError:
-        return (datetime.min if time.year == 1 else datetime.max).replace(tzinfo=UTC)
+        return datetime.min.replace(tzinfo=UTC) if time.year == 1 else datetime.max.replace(tzinfo=UTC)
 
 
 POSTGRES_EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
