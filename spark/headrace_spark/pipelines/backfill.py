@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from headrace.model.errors import SchemaError, StoreUnavailable
 from headrace.model.text.sql import literal
 from headrace_spark.pipelines.database import open_database
 from headrace_spark.pipelines.rowkeys import KeyShape, default_shape, shape_of
@@ -23,7 +24,7 @@ from headrace_spark.pipelines.running import Report, timed, translated_errors
 from headrace_spark.pipelines.tables import Fetch, check_condition, find_locked_table, metadata, ranges, select_list
 from headrace_spark.pipelines.values import SETTINGS
 from headrace_spark.session import register, session
-from headrace_spark.source.connection import connect, fetch, translated
+from headrace_spark.source.connection import LONG_TRANSACTION, batches, connect, fetch, translated
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
@@ -132,7 +133,8 @@ def _transaction(url: str) -> Iterator[Connection]:
     """Open a connection with a transaction. Its last statement takes a snapshot that is newer than its locks."""
     with connect(url, autocommit=False) as connection:
         fetch(connection, url, "set transaction isolation level read committed, read only")
-        _set_settings(connection, url, {"idle_in_transaction_session_timeout": "0"})
+        fetch(connection, url, LONG_TRANSACTION)
+        _set_settings(connection, url, {})
         yield connection
 
 
@@ -170,16 +172,25 @@ class _RangeReader:
         rows = number << _IDX_BITS
         with connect(self.url, autocommit=False) as connection:
             fetch(connection, self.url, "set transaction isolation level repeatable read, read only")
-            fetch(connection, self.url, f"set transaction snapshot {literal(self.snapshot.id)}")
+            self._set_snapshot(connection)
+            fetch(connection, self.url, LONG_TRANSACTION)
             _set_settings(connection, self.url, {"lock_timeout": LOCK_TIMEOUT})
             with (
                 translated(self.url),
                 connection.cursor(adbc_stmt_kwargs={"adbc.postgresql.batch_size_hint_bytes": _BATCH_BYTES}) as cursor,
             ):
                 cursor.execute(self.queries[number])
-                for batch in cursor.fetch_record_batch():
+                for batch in batches(cursor):
                     yield self._messages(batch, rows)
                     rows += batch.num_rows
+
+    def _set_snapshot(self, connection: Connection) -> None:
+        try:
+            fetch(connection, self.url, f"set transaction snapshot {literal(self.snapshot.id)}")
+        except SchemaError as error:
+            raise StoreUnavailable(
+                "The transaction of the backfill's driver has ended, and with it the snapshot that all tasks read. Run the backfill again."
+            ) from error
 
     def _messages(self, batch: pa.RecordBatch, first: int) -> pa.RecordBatch:
         import pyarrow as pa

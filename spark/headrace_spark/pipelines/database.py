@@ -18,7 +18,7 @@ from headrace import App
 from headrace.model.records import StreamInfo
 from headrace.model.specs import ConsumerSpec
 from headrace_spark.lake.files import CantKeepFiles
-from headrace_spark.source.connection import connect, fetch
+from headrace_spark.source.connection import LONG_TRANSACTION, connect, fetch
 
 if TYPE_CHECKING:
     from adbc_driver_postgresql.dbapi import Connection  # type: ignore[import-untyped]
@@ -28,14 +28,9 @@ T = TypeVar("T")
 LOCK_TIMEOUT = 5.0
 """Seconds that the server gets to notice that a killed process is gone."""
 
-# A transaction that only holds a lock blocks nothing else, and a pooler leaves it its connection.
-# It may last as long as a pipeline. A machine that has vanished is noticed after a minute.
-_LONG_TRANSACTION = """
-    select set_config(name, case name when 'tcp_keepalives_idle' then '30' when 'tcp_keepalives_interval' then '10'
-                                      when 'tcp_keepalives_count' then '3' else '0' end, true)
-      from pg_catalog.pg_settings
-     where name in ('idle_in_transaction_session_timeout', 'transaction_timeout', 'tcp_keepalives_idle', 'tcp_keepalives_interval',
-                    'tcp_keepalives_count')
+_KEEPALIVE = """
+    select set_config('tcp_keepalives_idle', '30', true), set_config('tcp_keepalives_interval', '10', true),
+           set_config('tcp_keepalives_count', '3', true)
 """
 
 
@@ -78,7 +73,10 @@ class Database:
             Whether the lock was obtained.
         """
         with connect(self.url, autocommit=False) as connection:
-            fetch(connection, self.url, _LONG_TRANSACTION)
+            # A transaction that only holds a lock blocks nothing else, and a pooler leaves it its connection. It may last as
+            # long as a pipeline. A machine that has vanished is noticed after a minute.
+            fetch(connection, self.url, LONG_TRANSACTION)
+            fetch(connection, self.url, _KEEPALIVE)
             deadline = time.monotonic() + LOCK_TIMEOUT
             while not (locked := self._try_lock(connection, lock_name)) and time.monotonic() < deadline:
                 time.sleep(0.1)

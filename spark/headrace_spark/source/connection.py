@@ -34,7 +34,9 @@ from headrace.model.errors import (
 from headrace.model.text.masking import masked, masked_text
 
 if TYPE_CHECKING:
+    import pyarrow as pa  # type: ignore[import-untyped]
     from adbc_driver_manager import AdbcDatabase
+    from adbc_driver_manager.dbapi import Cursor
     from adbc_driver_postgresql.dbapi import Connection  # type: ignore[import-untyped]
 
     from headrace.embedded import ServerHandle
@@ -176,6 +178,22 @@ def _database(url: str) -> _Database:
                 _databases.pop(next(iter(_databases)))
             _databases[url] = _Database(adbc_driver_postgresql.connect(url))
         return _databases[url]
+
+
+LONG_TRANSACTION = """
+    select pg_catalog.set_config(name, '0', true) from pg_catalog.pg_settings
+     where name in ('statement_timeout', 'transaction_timeout', 'idle_in_transaction_session_timeout') and source <> 'client'
+"""
+"""Lifts the timeouts of the role or the database for a transaction that lasts as long as Spark takes. Those in the
+database URL stay. PostgreSQL has `transaction_timeout` from version 17 on."""
+
+
+def batches(cursor: Cursor) -> Iterator[pa.RecordBatch]:
+    """The batches of a cursor's result. Iterating raises the driver's errors, for `translated`.
+
+    The reader that `fetch_record_batch` returns raises an OSError, which has no code of the server.
+    """
+    yield from cursor._results.reader  # type: ignore[union-attr]
 
 
 def fetch(connection: Connection, place: Place | str, sql: str, *arguments: Any) -> list[tuple[Any, ...]]:

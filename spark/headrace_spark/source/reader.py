@@ -18,7 +18,7 @@ from pyspark.sql.types import StructType
 from headrace.model.errors import InvalidInput, SchemaError, StoreUnavailable, UnknownStream
 from headrace.model.log import Log
 from headrace_spark.positions.sharing import packed
-from headrace_spark.source.connection import Place, connect, translated
+from headrace_spark.source.connection import LONG_TRANSACTION, Place, batches, connect, translated
 from headrace_spark.source.options import OTHERS, Options, check_order, edge_of
 from headrace_spark.source.pushdown import Pushed
 from headrace_spark.source.queries import Queries
@@ -169,10 +169,11 @@ def _batches(connection: Connection, query: str) -> Iterator[pa.RecordBatch]:
         # With read committed the snapshot is taken after the lock, and what
         # `headrace_internal.require_range` sees is not older.
         cursor.executescript(
-            "set transaction isolation level read committed; set local enable_seqscan = off; set local enable_bitmapscan = off; set local jit = off; set local max_parallel_workers_per_gather = 0"
+            "set transaction isolation level read committed; set local enable_seqscan = off; set local enable_bitmapscan = off; set local jit = off; set local max_parallel_workers_per_gather = 0; "
+            + LONG_TRANSACTION
         )
         cursor.execute(query)
-        yield from _growing(cursor.fetch_record_batch())
+        yield from _growing(batches(cursor))
 
 
 def _growing(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

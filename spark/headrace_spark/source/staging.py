@@ -20,7 +20,7 @@ import msgspec
 from headrace.model.errors import HeadraceError, InvalidData, InvalidInput, StoreFull, StoreUnavailable, UnknownStream
 from headrace.model.log import Log
 from headrace_spark.frames.pieces import by_stream, check_number, chunks
-from headrace_spark.source.connection import Place, connect, fetch, translated
+from headrace_spark.source.connection import LONG_TRANSACTION, Place, connect, fetch, translated
 from headrace_spark.source.row_checks import RowRefused, are_usual, place_of_row, row_error, table_is_gone
 
 if TYPE_CHECKING:
@@ -216,14 +216,17 @@ def abort(write: Write) -> None:
 
 def _commit(write: Write, parts: Sequence[Part]) -> int:
     staged = json.dumps([of_stream for part in parts for of_stream in part.in_database()])
-    connection = connect(write.place)
+    connection = connect(write.place, autocommit=False)
     try:
+        fetch(connection, write.place, LONG_TRANSACTION)
         if write.stream is None:
             sql = "select headrace_internal.commit_writes($1, $2, $3::json)"
             ((count,),) = fetch(connection, write.place, sql, write.id, write.batch, staged)
         else:
             sql = "select headrace_internal.commit_write($1, $2, $3, $4::json)"
             ((count,),) = fetch(connection, write.place, sql, write.stream, write.id, write.batch, staged)
+        with translated(write.place.url):
+            connection.commit()
         return int(count)
     finally:
         connection.close()
@@ -368,15 +371,14 @@ def _ingest(connection: Connection, write: Write, table: str, rows: pa.RecordBat
         StoreUnavailable: the staging table is gone, or the database can't be reached.
     """
     schema, _, name = table.partition(".")
-    usual = are_usual(rows)
     with translated(write.place.url), connection.cursor() as cursor:
-        if usual:
-            connection.adbc_connection.set_autocommit(False)
+        connection.adbc_connection.set_autocommit(False)
+        fetch(connection, write.place, LONG_TRANSACTION)
+        if are_usual(rows):
             fetch(connection, write.place, "select headrace_internal.trust_staging()::text")
         try:
             cursor.adbc_ingest(name.strip('"'), rows, mode="append", db_schema_name=schema)
-            if usual:
-                connection.adbc_connection.set_autocommit(True)  # commits
+            connection.adbc_connection.set_autocommit(True)  # commits
         except Exception as error:
             if table_is_gone(error):
                 raise StoreUnavailable(
@@ -385,7 +387,6 @@ def _ingest(connection: Connection, write: Write, table: str, rows: pa.RecordBat
             place = place_of_row(error, rows)
             if place is None:
                 raise
-            if usual:
-                connection.adbc_connection.rollback()
-                connection.adbc_connection.set_autocommit(True)
+            connection.adbc_connection.rollback()
+            connection.adbc_connection.set_autocommit(True)
             raise RowRefused(place, row_error(error, rows, place)) from error

@@ -8,6 +8,7 @@ from typing import Literal
 import msgspec
 
 from headrace.model.errors import InUse
+from headrace.store.connections.statements import without_timeouts
 from headrace.store.database.database import Executor
 
 Kind = Literal["stream", "consumer", "source", "token", "grant"]
@@ -39,7 +40,7 @@ async def lock_configurations(executor: Executor) -> None:
         raise InUse(
             "Another `headrace apply` is changing this database. Nothing was changed. Try again when it has ended."
         )
-    await executor.fetchval("select set_config('idle_in_transaction_session_timeout', '0', true)")
+    await executor.fetchval(without_timeouts("idle_in_transaction_session_timeout", "transaction_timeout"))
 
 
 async def managed(executor: Executor, configuration: str) -> list[Managed]:

@@ -48,6 +48,21 @@ LONG_TRANSACTION = ending_when_idle(30)
 arrived."""
 
 
+def without_timeouts(*names: str, session: bool = False) -> str:
+    """SQL that lifts these timeouts of the server for the transaction or the session, as far as the server has them.
+
+    PostgreSQL has `transaction_timeout` from version 17 on.
+    """
+    listed = ", ".join(f"'{name}'" for name in names)
+    scope = "false" if session else "true"
+    # Counted, since a driver may take the first row only.
+    return f"select pg_catalog.count(pg_catalog.set_config(name, '0', {scope})) from pg_catalog.pg_settings where name in ({listed})"
+
+
+LONG_STATEMENT = without_timeouts("statement_timeout", "transaction_timeout", session=True)
+"""For a session of its own whose statement may take longer than the role's timeouts allow."""
+
+
 def for_session(setting: str) -> str:
     """The SQL that sets for the session what `setting` sets for its transaction."""
     return setting.replace("set local ", "set session ", 1)

@@ -25,6 +25,7 @@ import msgspec
 from headrace.model.errors import HeadraceError, InUse, SchemaError
 from headrace.model.log import Log
 from headrace.model.text.masking import masked
+from headrace.store.connections.statements import without_timeouts
 from headrace.store.database import revisions
 from headrace.store.database.database import Database
 from headrace.store.database.ownership import become_owner, current_owner, may_migrate
@@ -55,7 +56,7 @@ _LOCK = "select pg_advisory_xact_lock(1212498508, -1)"
 # in them may mean an object of the user's.
 _BEGIN = f"""
 set transaction isolation level read committed;
-set local statement_timeout = 0;
+{without_timeouts("statement_timeout", "transaction_timeout")};
 set local lock_timeout = {QUEUE_TIMEOUT * 1000:.0f};
 set local standard_conforming_strings = on;
 set local search_path = pg_catalog, pg_temp;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from headrace.store.connections.statements import LONG_STATEMENT
 from headrace.store.database.database import Database
 from headrace.store.database.errors import translated
 
@@ -39,7 +40,7 @@ async def _adjust(database: Database, small: int) -> bool:
         connection = await database.connect()
         try:
             if not database.pooled:  # a setting of the role may be shorter than it takes
-                await connection.execute("set statement_timeout = 0")
+                await connection.execute(LONG_STATEMENT)
             query = "select headrace_internal.adjust_key_index($1, $2)"
             return bool(await connection.fetchval(query, LOCK_TIMEOUT, small, timeout=TIMEOUT))
         finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
+from headrace.store.connections.statements import LONG_STATEMENT
 from headrace.store.database.database import Database, Executor
 from headrace.store.database.errors import translated
 
@@ -46,7 +47,7 @@ async def vacuum_table(database: Database, relation: str) -> datetime:
         try:
             begun: datetime = await connection.fetchval("select clock_timestamp()")
             if not database.pooled:  # a setting of the role may be shorter than the vacuum takes
-                await connection.execute("set statement_timeout = 0")
+                await connection.execute(LONG_STATEMENT)
             # Truncating the file would need an exclusive lock.
             await connection.execute(
                 f"vacuum (index_cleanup on, truncate off, skip_locked on) {relation}", timeout=TIMEOUT
