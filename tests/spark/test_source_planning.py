@@ -150,6 +150,63 @@ async def test_a_checkpoint_that_is_ahead_of_its_stream_is_reported(
         tolerant.stop()
 
 
+async def draw_again(database: store.Database, last: int) -> None:
+    """Bring the stream back to a seq, as a restore does, or a failover to a standby that lagged."""
+    await database.fetch("delete from headrace_streams.orders where seq > $1", last)
+    await database.fetch("select setval((select sequence from headrace_internal.streams)::regclass, $1::bigint)", last)
+
+
+async def test_seqs_that_are_drawn_again_after_a_restore_are_not_skipped(
+    dsn: str, database: store.Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    await store.create_stream(database, "orders")
+    await publish(database, *"abcdefghij")
+    given = ("true", "true", "true", "false")
+    readers = reader, repeating, idle, tolerant = [
+        HeadraceStreamReader(options(dsn, failOnDataLoss=fail), SCHEMA) for fail in given
+    ]
+    limit = reader.getDefaultReadLimit()
+    try:
+        begin_ = reader.initialOffset()
+        first = reader.latestOffset(begin_, limit)
+        await draw_again(database, 6)
+        await publish(database, *"klmn")
+        for one in (reader, repeating):
+            with pytest.raises(
+                InvalidInput, match=r"up to seq 10, and its message 10 is another one now\. The database is"
+            ):
+                one.partitions(begin_, first)  # a batch that Spark repeats
+        with pytest.raises(InvalidInput, match="its message 10 is another one now"):
+            idle.latestOffset(first, limit)  # although nothing is new
+        await publish(database, "o")
+        with pytest.raises(InvalidInput, match="Start again with a new checkpoint"):
+            reader.latestOffset(first, limit)
+        second = tolerant.latestOffset(first, limit)
+        assert second["position"] == 11
+        assert "The query continues after seq 10" in caplog.text
+        assert reader.latestOffset(second, limit) == second
+    finally:
+        for one in readers:
+            one.stop()
+
+
+async def test_a_message_that_is_gone_is_no_other_history(dsn: str, database: store.Database) -> None:
+    """It was erased, or removed by retention. Offsets of release 0.1 name no message."""
+    await store.create_stream(database, "orders")
+    await publish(database, *"abcdefghij")
+    reader = HeadraceStreamReader(options(dsn, maxRows=5), SCHEMA)
+    limit = reader.getDefaultReadLimit()
+    try:
+        first = reader.latestOffset(reader.initialOffset(), limit)
+        await database.fetch("delete from headrace_streams.orders where seq = 5")
+        assert reader.latestOffset(first, limit)["position"] == 10
+        await database.fetch("delete from headrace_streams.orders where seq <= 5")
+        assert reader.latestOffset(first, limit)["position"] == 10
+        assert reader.latestOffset({name: first[name] for name in ("stream", "position")}, limit)["position"] == 10
+    finally:
+        reader.stop()
+
+
 @pytest.mark.parametrize("available_now", [False, True])
 async def test_what_was_complete_before_a_failover_does_not_count_after_it(
     dsn: str, database: store.Database, connect: Connect, available_now: bool
@@ -167,8 +224,7 @@ async def test_what_was_complete_before_a_failover_does_not_count_after_it(
             await asyncio.to_thread(reader.prepareForTriggerAvailableNow)
         first = await next_position(await asyncio.to_thread(reader.initialOffset))
         assert first["position"] == 5
-        await database.fetch("delete from headrace_streams.orders where seq > 7")
-        await database.fetch("select setval((select sequence from headrace_internal.streams)::regclass, 7)")
+        await draw_again(database, 7)
         await hang_up(database)
         _, late = await begin(connect, "late")
         await publish(database, "k", "l", "m")

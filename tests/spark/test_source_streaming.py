@@ -129,8 +129,9 @@ async def test_a_query_goes_on_from_its_checkpoint_in_batches_of_max_rows(
     assert await query.run() == []
     assert query.seqs() == Counter(range(1, 107))
     # The form in which offsets were written before a query could have several streams, which continues in both ways.
+    # The versions of that time ignore `last`.
     uid = await database.fetchval("select uid::text from headrace_internal.streams where name = 'orders'")
-    assert query.offset() == {"stream": uid, "position": 106}
+    assert query.offset().items() >= {"stream": uid, "position": 106}.items()
     await store.create_stream(database, "others")
     await publish(database, "a", "b", stream="others")
     assert await Query(spark, dsn, tmp_path, stream="orders,others").run() == [2]

@@ -17,6 +17,7 @@ from headrace.model.errors import ConfigurationError, InvalidInput, UnknownConsu
 from headrace.model.specs import ConsumerSpec
 from headrace_spark import report_lag, session
 from headrace_spark.frames.pieces import STREAM
+from headrace_spark.positions.offsets import parse
 from headrace_spark.progress import LagReport
 from headrace_spark.session import sessions
 from headrace_spark.source.options import Options
@@ -165,7 +166,7 @@ async def test_a_checkpoint_of_one_stream_goes_on_with_one_or_more(dsn: str, dat
     old = {"stream": uid, "position": 3}
     single = Query(dsn, old, stream="orders")
     assert single.batch() == of("orders", 4, 5)
-    assert single.stop() == {"stream": uid, "position": 5}
+    assert single.stop().items() >= {"stream": uid, "position": 5}.items()
     several = Query(dsn, old, stream="orders,payments")
     assert several.batch() == of("orders", 4, 5) + of("payments", 1, 2)
     fewer = Query(dsn, several.stop(), stream="payments")
@@ -235,7 +236,11 @@ async def test_the_last_seqs_are_reported(dsn: str, database: store.Database) ->
     query.stop()
     several = Query(dsn, stream="orders,payments")
     several.batch()
-    assert several.reader.reportLatestOffset() == several.stop()
+    latest, read = several.reader.reportLatestOffset(), several.stop()
+    assert latest is not None
+    assert [(one.name, one.seq) for one in parse(latest).values()] == [
+        (one.name, one.seq) for one in parse(read).values()
+    ]
 
 
 async def test_the_consumer_of_each_stream_follows(dsn: str, database: store.Database) -> None:

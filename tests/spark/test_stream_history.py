@@ -15,6 +15,7 @@ from headrace_spark import history
 from headrace_spark.pipelines.archive import archive
 from tests.spark.filling import fill, in_segments, publish
 from tests.spark.test_archive import kill
+from tests.spark.test_source_planning import draw_again
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -187,3 +188,17 @@ async def test_what_an_archive_s_filter_left_out_may_be_removed_from_the_stream(
     assert await reader.seqs() == [1]
     await store.publish(database, "orders", "wanted", "1")
     assert await reader.seqs() == [1, 56]
+
+
+async def test_an_archive_of_messages_that_the_database_has_lost_is_not_joined_with_later_ones(
+    reader: Reader, database: store.Database
+) -> None:
+    """After a restore, other messages have their seqs."""
+    await fill(database, "orders", 10)
+    await reader.archive()
+    await draw_again(database, 6)
+    with pytest.raises(InvalidInput, match=r"up to seq 10, and its last one is 6\. The database is older"):
+        await reader.seqs()
+    await publish(database, "orders", 6, 12)
+    with pytest.raises(InvalidInput, match=r"its message 10 is another one now.*Read the archive in .* alone"):
+        await reader.seqs()

@@ -16,6 +16,7 @@ from headrace_spark.lake.parquet import COLUMNS
 from headrace_spark.pipelines.streams import Selection
 from headrace_spark.positions.offsets import Position, parse
 from headrace_spark.session import register, session
+from headrace_spark.source.following import older
 from headrace_spark.source.options import Edge, Edges, Options
 from headrace_spark.source.queries import Queries
 
@@ -119,20 +120,26 @@ def _positions(text: bytes) -> dict[str, Position]:
 
 def _drawn(layout: Layout, options: Options) -> int:
     """Return the last seq that the stream has drawn. By the last offset in the archive's checkpoint, check that the
-    stream is the one that was archived."""
+    stream is the one that was archived, and that the database is not older."""
+    numbers = layout.numbers(f"{CHECKPOINT}/offsets")
+    text = layout.files.read(f"{CHECKPOINT}/offsets/{numbers[-1]}") if numbers else None
     queries = Queries(options.place, patience=options.settle_timeout)
     try:
         (found,) = queries.streams(options)
+        if text is None:
+            return found.last
+        archived = _positions(text).get(found.uid)
+        if archived is None:
+            raise UnknownStream(
+                f"The archive in {layout.files.root!r} is of a stream {options.stream!r} that was deleted. The stream of this name was created"
+                " later."
+            )
+        ((last, drawn),) = queries.witnesses([(found.name, archived.seq)])
     finally:
         queries.close()
-    numbers = layout.numbers(f"{CHECKPOINT}/offsets")
-    text = layout.files.read(f"{CHECKPOINT}/offsets/{numbers[-1]}") if numbers else None
-    if text is not None and found.uid not in _positions(text):
-        raise UnknownStream(
-            f"The archive in {layout.files.root!r} is of a stream {options.stream!r} that was deleted. The stream of this name was created"
-            " later."
-        )
-    return found.last
+    if (problem := older(msgspec.structs.replace(archived, name=found.name), last, drawn)) is not None:
+        raise InvalidInput(f"{problem} Read the archive in {layout.files.root!r} alone.")
+    return drawn
 
 
 def _archived(spark: SparkSession, layout: Layout, parts: list[Part], first: Edge, last: Edge) -> DataFrame | None:

@@ -7,16 +7,40 @@
 `stream` is the unique id of a stream. Everything up to `position` was read, or lies before the first message of a query that
 began at the earliest one. Both forms are read whatever the query's streams are, so a query of one stream can become
 one of several.
+
+Each position also has `"last": [16, 1893456000000000]`, the seq and the time of the last message up to it. A database that is
+older than the checkpoint, as after a restore or a failover to a standby that lagged, draws seqs again. Another message is
+then there, and the query would skip those up to the position. Offsets of release 0.1 have no `last`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from headrace.model.errors import InvalidInput
+
+
+class Witness(NamedTuple):
+    """The last message of a stream up to a position.
+
+    Attributes:
+        seq: its seq, or 0 if there was none.
+        written: its time of publication in microseconds since 1970, or 0.
+    """
+
+    seq: int
+    written: int
+
+    def is_contradicted_by(self, found: Witness) -> bool:
+        """Whether the database lacks the history of this witness, by the last message up to the same position now.
+
+        The messages up to a position are resolved, so none is added below it. The witness itself may be erased, or be
+        removed by retention.
+        """
+        return found.seq > self.seq or (found.seq == self.seq and found.written != self.written)
 
 
 class Position(msgspec.Struct, frozen=True):
@@ -28,12 +52,14 @@ class Position(msgspec.Struct, frozen=True):
         earliest: whether the query begins here with the earliest message. Messages that are removed before the first
             read then do not count as lost.
         name: the name of the stream, or an empty text if the offset does not have it.
+        last: the last message up to `seq`, or None if it is not known.
     """
 
     uid: str
     seq: int
     earliest: bool = False
     name: str = ""
+    last: Witness | None = None
 
 
 def parse(offset: Mapping[str, Any]) -> dict[str, Position]:
@@ -63,9 +89,13 @@ def written(positions: Iterable[Position], *, single: bool) -> dict[str, Any]:
 
 
 def _position(entry: Mapping[str, Any], name: str) -> Position:
-    return Position(str(entry["stream"]), int(entry["position"]), bool(entry.get("earliest")), name)
+    seq, written = entry.get("last") or (0, 0)
+    last = Witness(int(seq), int(written)) if "last" in entry else None
+    return Position(str(entry["stream"]), int(entry["position"]), bool(entry.get("earliest")), name, last)
 
 
 def _entry(position: Position) -> dict[str, Any]:
     entry: dict[str, Any] = {"stream": position.uid, "position": position.seq}
+    if position.last is not None:
+        entry["last"] = list(position.last)
     return {**entry, "earliest": True} if position.earliest else entry

@@ -67,11 +67,7 @@ def _positions(text: str | None) -> dict[str, Position]:
     except (InvalidInput, ValueError, TypeError):
         return {}
     name = offset.get("name")
-    return {uid: _named(one, str(name)) if name else one for uid, one in found.items()}
-
-
-def _named(position: Position, name: str) -> Position:
-    return Position(position.uid, position.seq, position.earliest, name)
+    return {uid: msgspec.structs.replace(one, name=str(name)) if name else one for uid, one in found.items()}
 
 
 def _rate(value: float | None) -> float:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+import msgspec
+
 from headrace.model.errors import InvalidInput, UnknownStream
 from headrace.model.log import Log
-from headrace_spark.positions.offsets import Position
+from headrace_spark.positions.offsets import Position, Witness
 from headrace_spark.source.options import Options, edge_of
 from headrace_spark.source.queries import Found, Queries
 from headrace_spark.source.ranges import Ranges, settle
@@ -33,6 +35,7 @@ class Streams:
         self._ranges: dict[str, Ranges] = {}
         self._confirmed: dict[str, int] = {}
         self._reported: set[str] = set()
+        self._is_checked = False
         self.last: dict[str, Position] = {}
 
     def ranges(self, position: Position) -> Ranges:
@@ -55,7 +58,8 @@ class Streams:
     def _begin(self, found: Found) -> Position:
         edge = edge_of(self._options.start, found.name, "earliest")
         begin = Position(found.uid, 0, name=found.name)
-        return Position(found.uid, self.ranges(begin).start(edge), edge == "earliest", found.name)
+        position = Position(found.uid, self.ranges(begin).start(edge), edge == "earliest", found.name)
+        return position if position.earliest else self.witnessed([position])[0]
 
     def current(self, start: Mapping[str, Position]) -> dict[str, Position]:
         """The positions of the streams that there are now, by unique id. A stream that has joined is at its earliest message.
@@ -126,6 +130,37 @@ class Streams:
                 )
         return {one.uid: self.ranges(one).marks.position for one in found}
 
+    def witnessed(self, positions: Sequence[Position]) -> list[Position]:
+        """The positions, each with the last message up to it."""
+        found = self._queries.witnesses([(one.name, one.seq) for one in positions])
+        return [msgspec.structs.replace(one, last=last) for one, (last, _) in zip(positions, found, strict=True)]
+
+    def unchecked(self, positions: Iterable[Position]) -> list[Position]:
+        """The positions to check: all of them on the first look, and then those of streams with news."""
+        return [one for one in positions if not self._is_checked or self.last[one.uid].seq != one.seq]
+
+    def check(self, positions: Iterable[Position]) -> None:
+        """Check that the database has the history in which the messages up to these positions were read.
+
+        Raises `InvalidInput` if it is older than the checkpoint and `fail_on_data_loss` is set.
+        """
+        self._is_checked = True
+        wanted = list(positions)
+        found = self._queries.witnesses([(one.name, one.seq) for one in wanted])
+        for position, (last, drawn) in zip(wanted, found, strict=True):
+            if (problem := older(position, last, drawn)) is None:
+                continue
+            if self._options.fail_on_data_loss:
+                raise InvalidInput(
+                    f"{problem} Start again with a new checkpoint, or say failOnDataLoss=false to continue after seq {position.seq}."
+                )
+            self._report(
+                position.uid,
+                "database older",
+                position.name,
+                f"{problem} The query continues after seq {position.seq}.",
+            )
+
     def named(self, positions: Sequence[Position]) -> list[Position]:
         """The positions with the names of their streams, which an offset of one stream does not have.
 
@@ -149,5 +184,24 @@ class Streams:
                 self._confirmed[position.uid] = position.seq
 
 
+def older(position: Position, last: Witness, drawn: int) -> str | None:
+    """What is wrong if the database is older than a position, or None.
+
+    Args:
+        last: its last message up to the position.
+        drawn: the last seq that was drawn.
+    """
+    if drawn < position.seq:
+        problem = f"its last one is {drawn}"
+    elif position.last is not None and position.last.is_contradicted_by(last):
+        problem = f"its message {last.seq} is another one now"
+    else:
+        return None
+    return (
+        f"The checkpoint has read the stream {position.name!r} up to seq {position.seq}, and {problem}. The database is older"
+        " than the checkpoint, as after a restore or a failover to a standby that lagged."
+    )
+
+
 def _renamed(position: Position, name: str) -> Position:
-    return Position(position.uid, position.seq, position.earliest, name)
+    return msgspec.structs.replace(position, name=name)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from headrace.model.errors import InvalidInput, StoreUnavailable
 from headrace.model.log import Log
+from headrace_spark.positions.offsets import Witness
 from headrace_spark.source.connection import Place, connect, fetch
 from headrace_spark.source.options import Options
 
@@ -101,6 +102,18 @@ class Queries:
         for name in sorted(set(options.streams) - {one.name for one in found}):
             self.fetch("select (headrace_internal.require_stream($1)).id", name)  # raises
         return found
+
+    def witnesses(self, positions: Sequence[tuple[str, int]]) -> list[tuple[Witness, int]]:
+        """The last message up to a position in each of these streams, and the last seq that was drawn."""
+        if not positions:
+            return []
+        names, seqs = zip(*positions, strict=True)
+        rows = self.fetch(
+            "select seq, written, drawn from headrace_internal.range_witnesses($1::text::text[], $2::text::bigint[])",
+            array(names),
+            array(map(str, seqs)),
+        )
+        return [(Witness(seq, written), drawn) for seq, written, drawn in rows]
 
     def compares_bytes(self) -> bool:
         """Whether the database compares keys as Spark does, by the bytes of their UTF-8."""

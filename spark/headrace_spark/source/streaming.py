@@ -15,7 +15,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from headrace.model.errors import ConfigurationError, InvalidInput
+from headrace.model.errors import ConfigurationError
 from headrace_spark.positions.offsets import Position, parse, written
 from headrace_spark.positions.sharing import shares
 from headrace_spark.source.following import Streams
@@ -89,8 +89,8 @@ class HeadraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         Raises:
             UnknownStream: a stream was deleted, even if there is a new one of its name.
-            InvalidInput: the checkpoint is ahead of a stream, as after a restore of the database
-                from an older backup.
+            InvalidInput: the database is older than the checkpoint, as after a restore or a failover to a standby
+                that lagged.
         """
         offset = self._latest(start, limit)
         while self._lost != self._queries.lost:  # after a failover, seqs and xids may be used again
@@ -104,9 +104,9 @@ class HeadraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _latest(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         before = parse(start)
         current = self._streams.current(before)
+        self._streams.check(self._streams.unchecked(current.values()))
         self._streams.confirm(one for one in current.values() if one.uid in before)
         ends = self._ends(current)
-        self._check_not_ahead(current)
         if isinstance(limit, ReadMaxRows):
             if self._waits(current, ends):
                 return start
@@ -117,7 +117,8 @@ class HeadraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if [(one.uid, one.seq) for one in after] == [(one.uid, one.seq) for one in before.values()]:
             return start
         self._began = self._clock()
-        return self._written(after)
+        moved = self._streams.witnessed([one for one in after if one.last is None and not one.earliest])
+        return self._written([*{one.uid: one for one in (*after, *moved)}.values()])
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         """The last seqs that were drawn, for the query's progress report. The distance between them and the end
@@ -131,17 +132,21 @@ class HeadraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Cut the ranges between two offsets into partitions.
 
-        Raises `InvalidInput` if retention has removed some of their messages. See `failOnDataLoss`.
+        Raises `InvalidInput` if retention has removed some of their messages, or if the database is older than the
+        checkpoint, with which Spark has begun to repeat a micro-batch. See `failOnDataLoss`.
         """
         before = parse(start)
         wanted = []
-        for one in self._streams.named(list(parse(end).values())):
+        ends = self._streams.named(list(parse(end).values()))
+        for one in ends:
             begin = before.get(one.uid)
             first = 1 if begin is None else begin.seq + 1
             if one.seq >= first:
                 earliest = begin is None or begin.earliest
                 wanted.append(Wanted(self._streams.ranges(one), None if earliest else first, one.seq, one.uid))
-        return list(partitions_of(self._options, self._rows, wanted))
+        found = partitions_of(self._options, self._rows, wanted)
+        self._streams.check(ends)
+        return list(found)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read the messages of one partition."""
@@ -163,15 +168,6 @@ class HeadraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._targets is None:
             return self._streams.resolve(current.values())
         return {uid: max(one.seq, self._targets.get(uid, 0)) for uid, one in current.items()}
-
-    def _check_not_ahead(self, current: Mapping[str, Position]) -> None:
-        for uid, one in current.items():
-            last = self._streams.last[uid].seq
-            if last < one.seq and self._options.fail_on_data_loss:
-                raise InvalidInput(
-                    f"The checkpoint has read the stream {one.name!r} up to seq {one.seq}, and its last one is {last}. The database"
-                    " is older than the checkpoint. Start again with a new checkpoint."
-                )
 
     def _waits(self, current: Mapping[str, Position], ends: Mapping[str, int]) -> bool:
         """Whether the micro-batch waits for more messages. The first one and an AvailableNow run don't."""

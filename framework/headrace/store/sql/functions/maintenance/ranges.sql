@@ -232,6 +232,34 @@ begin
     return v_last;
 end $$;
 
+-- Return for each stream its last message up to a position, and the last seq that was drawn. A reader keeps these with
+-- its position. In a database that is older than the reader, seqs are drawn again, and another message is there. The
+-- time is in microseconds since 1970. A seq of 0 means that there is no message.
+create or replace function headrace_internal.range_witnesses(p_streams text[], p_positions bigint[])
+returns table (seq bigint, written bigint, drawn bigint)
+language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
+declare
+    v_place   record;
+    v_stream  headrace_internal.streams;
+    v_lower   bigint;
+begin
+    for v_place in select * from unnest(p_streams, p_positions) with ordinality as given(name, last, number) order by number loop
+        v_stream := headrace_internal.require_stream(v_place.name);
+        -- in the segment of the position first, so that the others need not be planned
+        v_lower := (select max(lower) from headrace_internal.segments where stream_id = v_stream.id and lower <= v_place.last);
+        foreach v_lower in array array[coalesce(v_lower, 0), 0] loop
+            execute format('select seq, (extract(epoch from created_at) * 1000000)::bigint from %s where seq >= $1 and seq <= $2 order by seq desc limit 1',
+                           v_stream.relation)
+                into seq, written using v_lower, v_place.last;
+            exit when seq is not null;
+        end loop;
+        seq := coalesce(seq, 0);
+        written := coalesce(written, 0);
+        drawn := headrace_internal.last_drawn_seq(v_stream);
+        return next;
+    end loop;
+end $$;
+
 -- Queries for ranges.
 
 -- Return the filters that Spark pushes down, as SQL over a message's columns: [{"column": "key", "op": "=", "value":
