@@ -179,6 +179,23 @@ async def test_a_checkpoint_of_one_stream_goes_on_with_one_or_more(dsn: str, dat
         one.stop()
 
 
+async def test_a_checkpoint_of_another_stream_names_it(dsn: str, database: store.Database) -> None:
+    """The options name another stream than before. That one was not deleted."""
+    await fill(database, orders=5, payments=2)
+    before = Query(dsn, stream="orders")
+    before.batch()
+    offset = before.stop()
+    named = r"The checkpoint has read the stream 'orders', which is not among the query's streams\. Name it, too\. Otherwise"
+    for options in ({"stream": "payments"}, {"streamPattern": "pay.*"}):
+        other = Query(dsn, offset, **options)
+        with pytest.raises(UnknownStream, match=named):
+            other.batch()
+        other.stop()
+    both = Query(dsn, offset, stream="payments,orders")
+    assert both.batch() == of("payments", 1, 2)
+    both.stop()
+
+
 async def test_a_batch_has_a_share_of_each_stream(dsn: str, database: store.Database) -> None:
     await fill(database, large=100, small=4)
     query = Query(dsn, stream="large,small", maxRows=20)

@@ -81,21 +81,27 @@ class Streams:
 
     def _gone(self, position: Position, names: Mapping[str, str]) -> None:
         options = self._options
-        name = position.name or (options.streams[0] if options.single else "")
-        wanted = name in options.streams or options.pattern is not None or not name
-        if not wanted:
+        current = self._queries.name_of(position.uid)
+        name = position.name or current or (options.streams[0] if options.single else "")
+        if position.name and name not in options.streams and options.pattern is None:
             return self._report(position.uid, "stream left out", name, "the query's options do not name it any more")
-        if name in names:
+        begin = "Start again"
+        if current is not None:
+            problem = (
+                f"The checkpoint has read the stream {current!r}, which is not among the query's streams. Name it, too."
+            )
+            begin = "Otherwise start again"
+        elif name in names:
             problem = f"The stream {name!r} was deleted and created again. The checkpoint belongs to the deleted one."
         else:
-            problem = f"The stream {name or position.uid!r} of the checkpoint was deleted, or its name is not among the query's streams any more."
+            problem = f"The stream {name or position.uid!r} of the checkpoint was deleted."
         if options.pattern is None:
-            raise UnknownStream(f"{problem} Start again with a new checkpoint.")
+            raise UnknownStream(f"{problem} {begin} with a new checkpoint.")
         if options.fail_on_data_loss:
             raise UnknownStream(
-                f"{problem} Start again with a new checkpoint, or say failOnDataLoss=false to continue without it."
+                f"{problem} {begin} with a new checkpoint, or say failOnDataLoss=false to continue without it."
             )
-        return self._report(position.uid, "stream deleted", name, "the query continues without it")
+        return self._report(position.uid, "stream left out", name, "the query continues without it")
 
     def _report(self, uid: str, event: str, name: str, hint: str) -> None:
         if uid not in self._reported:

@@ -103,6 +103,12 @@ class Queries:
             self.fetch("select (headrace_internal.require_stream($1)).id", name)  # raises
         return found
 
+    def name_of(self, uid: str) -> str | None:
+        """The name of the stream with this unique id now, or None if it was deleted."""
+        sql = "select name from headrace_internal.range_streams('{}', '.*', null) where uid = $1::text"
+        found = self.fetch(sql, uid)
+        return str(found[0][0]) if found else None
+
     def witnesses(self, positions: Sequence[tuple[str, int]]) -> list[tuple[Witness, int]]:
         """The last message up to a position in each of these streams, and the last seq that was drawn."""
         if not positions:
