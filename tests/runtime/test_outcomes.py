@@ -433,6 +433,28 @@ async def test_whatever_a_handler_raises_costs_its_message_and_not_the_process(
     assert (info.lag, info.in_flight, info.dead_letters) == (0, 0, len(raised))
 
 
+@pytest.mark.asyncio
+@pytest.mark.parametrize("raised", [SystemExit(3), _Odd("odd"), GeneratorExit()])
+@pytest.mark.parametrize("runner", ["async", "thread"])
+async def test_the_dead_letter_names_what_a_handler_raised_wherever_it_ran(
+    app: App, runner: Any, raised: BaseException
+) -> None:
+    async def ship(number: int) -> None:
+        raise raised
+
+    def ship_in_thread(number: int) -> None:
+        raise raised
+
+    app.consumer("orders", name="ship", max_deliver=1, runner=runner)(ship if runner == "async" else ship_in_thread)
+    async with running(app):
+        await app.publish("orders", "a", 1)
+        await app.idle()
+        (letter,) = await dead_letters(app, "ship")
+    assert (letter.error_type or "").endswith(type(raised).__qualname__)
+    assert "CodeExited" not in (letter.error or "")
+    assert "runners.py" not in (letter.traceback or ""), "a traceback has the frames of your code only"
+
+
 class _Order(msgspec.Struct):
     number: int
 

@@ -29,7 +29,7 @@ from headrace.runtime.handlers.worker_protocol import Place
 from headrace.runtime.messages.batch import Batch
 from headrace.runtime.messages.message import Message, lease_time
 from headrace.runtime.slot import current_slot
-from headrace.runtime.user_code import CodeExited
+from headrace.runtime.user_code import CodeExited, interrupts
 
 
 class Runner:
@@ -75,6 +75,11 @@ def _in_thread(handler: Handler, limiter: anyio.CapacityLimiter) -> Call:
         result = await anyio.to_thread.run_sync(
             functools.partial(in_thread, payload, delivery, **dependencies), limiter=limiter
         )
+        if isinstance(result, _Raised):
+            try:
+                raise result.error
+            finally:
+                del result  # otherwise this frame would be in a cycle with the traceback of the error
         # A decorator may wrap an async function in a plain one. Then the returned awaitable is
         # awaited here.
         return await result if inspect.isawaitable(result) else result
@@ -92,9 +97,16 @@ def _leased(call: Callable[..., Any], payload: Any, delivery: Message | Batch, *
     return call(payload, delivery, **dependencies)
 
 
+class _Raised:
+    """An exception such as `SystemExit`, on its way from a thread. asyncio can't hand it to a task as what was raised."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+
 def _contained(apply: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function with exceptions such as `SystemExit` as `CodeExited`. asyncio can't hand them
-    from a thread to a task.
+    """Return the function with exceptions such as `SystemExit` as its result. A `KeyboardInterrupt` that would end the
+    program where the result is raised becomes `CodeExited`, since a thread gets no Ctrl-C.
     """
 
     def contained(*args: Any, **kwargs: Any) -> Any:
@@ -103,7 +115,9 @@ def _contained(apply: Callable[..., Any]) -> Callable[..., Any]:
         except Exception:
             raise
         except BaseException as error:
-            raise CodeExited(error) from error
+            if interrupts(error):
+                raise CodeExited(error) from error
+            return _Raised(error)
 
     return contained
 
