@@ -10,7 +10,7 @@ import anyio.from_thread
 import msgspec
 import pytest
 
-from headrace import App, Backoff, Batch, Depends, LeaseLost, Message, Next, Reject, Retry
+from headrace import App, Backoff, Batch, Depends, LeaseLost, Message, Next, Reject, Retry, Snooze
 from headrace.model.watching.processes import own_process_name
 from tests.runtime.running import (
     Seen,
@@ -453,6 +453,24 @@ async def test_the_dead_letter_names_what_a_handler_raised_wherever_it_ran(
     assert (letter.error_type or "").endswith(type(raised).__qualname__)
     assert "CodeExited" not in (letter.error or "")
     assert "runners.py" not in (letter.traceback or ""), "a traceback has the frames of your code only"
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("options", [{}, {"transactional": True}, {"batch": 3}, {"batch": 3, "transactional": True}])
+@pytest.mark.parametrize("outcome", [Retry, Snooze, Reject])
+async def test_a_returned_class_of_an_outcome_is_an_error_and_no_ack(
+    app: App, outcome: type[Exception], options: dict[str, Any]
+) -> None:
+    @app.consumer("orders", max_deliver=1, **options)
+    async def ship(payload: Any) -> type[Exception]:
+        return outcome
+
+    async with running(app):
+        await app.publish("orders", "a", 1)
+        await app.idle()
+        (letter,) = await dead_letters(app, "ship")
+    name = outcome.__name__
+    assert f"The handler returned the class {name}. Return an object of it, {name}(…), or raise it." in letter.error
 
 
 class _Order(msgspec.Struct):

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import msgspec
 
 from headrace.model.durations import Duration, seconds
-from headrace.model.errors import HeadraceError, LeaseLost
+from headrace.model.errors import HeadraceError, InvalidInput, LeaseLost
 
 Kind = Literal["ack", "retry", "release", "reject", "invalid", "cancel"]
 """ack: handled. retry: failed, and delivered again later. release: never started, and returned. reject and
@@ -73,6 +73,16 @@ class Release(HeadraceError):
     def __init__(self, reason: str = "the handler released the message", *, after: Duration | None = None) -> None:
         super().__init__(reason)
         self.after = None if after is None else seconds(after, "after")
+
+
+def misreturned(result: Any) -> InvalidInput | None:
+    """Return the error of a handler that has returned the class of an outcome, as in `return Retry`. Otherwise the class would
+    be a value like any other, and the message acked.
+    """
+    if not (isinstance(result, type) and issubclass(result, (Retry, Reject))):
+        return None
+    name = result.__name__
+    return InvalidInput(f"The handler returned the class {name}. Return an object of it, {name}(…), or raise it.")
 
 
 def deciding(error: BaseException) -> BaseException:

@@ -8,7 +8,7 @@ from typing import Any
 
 import anyio.lowlevel
 
-from headrace.model.outcomes import Reject, Retry
+from headrace.model.outcomes import Reject, Retry, misreturned
 from headrace.runtime.execution.actors import Crew
 from headrace.runtime.execution.execution import Execution
 from headrace.runtime.isolation import changed, in_context, undisturbed
@@ -190,6 +190,8 @@ class SingleExecutor:
             self._failure_handler.stopped(message, slot)
         elif result is not None and isinstance(result, (Retry, Reject)):
             self._failure_handler.failed(message, result)
+        elif (error := misreturned(result)) is not None:
+            self._failure_handler.failed(message, error)
         elif not message.settled:
             message.settled = True
             self._acknowledger.ack(message)

@@ -21,7 +21,7 @@ import anyio.to_thread
 from headrace.model.clock import Clock
 from headrace.model.errors import ConfigurationError
 from headrace.model.handling import Handling
-from headrace.model.outcomes import Reject, Retry
+from headrace.model.outcomes import Reject, Retry, misreturned
 from headrace.runtime.calls import Call
 from headrace.runtime.handlers.handler import Handler
 from headrace.runtime.handlers.worker_processes import Processes
@@ -132,6 +132,8 @@ def _outcomes(call: Callable[..., Awaitable[Any]]) -> Call:
             batch.set_outcomes(result)
         elif isinstance(result, (Retry, Reject)):
             batch.set_outcomes([result] * len(batch))
+        elif (error := misreturned(result)) is not None:
+            raise error
         return result
 
     return wrapped

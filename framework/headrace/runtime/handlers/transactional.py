@@ -23,7 +23,7 @@ from headrace import store
 from headrace.flow.lanes import Lanes
 from headrace.model.errors import InvalidInput, LeaseLost, StoreUnavailable
 from headrace.model.handling import Handling
-from headrace.model.outcomes import Reject, Retry
+from headrace.model.outcomes import Reject, Retry, misreturned
 from headrace.runtime.calls import Call
 from headrace.runtime.isolation import absorb_cancellation, own_task
 from headrace.runtime.messages.batch import Batch
@@ -197,6 +197,8 @@ async def _returned(call: Call, payload: Any, delivery: Delivery) -> Any:
     result = await call(payload, delivery)
     if (task := own_task()).cancelling():
         await absorb_cancellation(task)
+    if (error := misreturned(result)) is not None:
+        raise error
     return result
 
 
