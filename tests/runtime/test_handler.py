@@ -207,6 +207,20 @@ def test_a_handler_that_could_never_run_is_refused() -> None:
             Handler(function)
 
 
+def test_the_wrapper_of_a_decorator_that_hides_the_parameters_is_refused() -> None:
+    def retried(function: Any) -> Any:
+        async def wrapper(*args: Any, **kwargs: Any) -> Any:
+            return await function(*args, **kwargs)
+
+        return wrapper
+
+    async def ship(order: int) -> None: ...
+
+    with pytest.raises(ConfigurationError, match=r"'wrapper' takes \*args, which are passed nothing.*functools\.wraps"):
+        Handler(retried(ship))
+    assert len(Handler(functools.wraps(ship)(retried(ship))).parameters) == 1
+
+
 # --- annotations
 
 

@@ -154,6 +154,11 @@ def _parameters(function: Callable[..., Any], name: str) -> list[Parameter]:
                 " put it in front of that, or leave the '/' out."
             )
         found.append(Parameter(parameter.name, role, takes, skipped or parameter.kind is parameter.KEYWORD_ONLY))
+    if not found and any(p.kind is p.VAR_POSITIONAL for p in inspect.signature(function).parameters.values()):
+        raise ConfigurationError(
+            f"The handler {name!r} takes *args, which are passed nothing: name its parameters. If it is a decorator's wrapper,"
+            " put @functools.wraps(function) above it, which shows the parameters of your function."
+        )
     return found
 
 
