@@ -194,3 +194,22 @@ def test_output_that_cannot_hold_a_character_writes_it_out(orders: Operator, com
     )  # fmt: skip
     assert b"key.\\xfc" in ended.stdout
     assert ended.stderr == b""
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("stream", ["stdin", "stderr"])
+def test_observe_refuses_to_draw_where_no_terminal_is(commands: Commands, stream: str) -> None:
+    ours, theirs = pty.openpty()
+    streams = {"stdin": theirs, "stderr": theirs} | {stream: subprocess.PIPE}
+    process = subprocess.Popen(
+        [*_HEADRACE, "observe"], stdout=subprocess.PIPE, text=True, env=commands.environment(), start_new_session=True,
+        **streams,
+    )  # fmt: skip
+    os.close(theirs)
+    try:
+        process.communicate(timeout=PATIENCE)
+        assert process.returncode == 64
+    finally:
+        process.kill()
+        process.communicate()
+        os.close(ours)

@@ -207,6 +207,14 @@ async def test_help_says_what_an_update_costs(admin: Admin) -> None:
         assert isinstance(person.observer.screen, HomeScreen)
 
 
+@pytest.mark.parametrize("key", ["q", "ctrl+c"])
+async def test_both_the_key_and_the_shell_s_habit_quit(admin: Admin, key: str) -> None:
+    async with in_front_of(admin) as person:
+        assert person.observer.return_code is None
+        await person.press(key)
+        assert person.observer.return_code == 0
+
+
 async def test_an_open_screen_closes_when_its_consumer_is_deleted(admin: Admin, declare: Declare) -> None:
     await declare("ship")
     async with in_front_of(admin) as person:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated
 
@@ -38,6 +39,13 @@ def observe(
     if find_spec("textual") is None:
         raise ConfigurationError(
             "`headrace observe` needs textual, which is not installed. Install it with: pip install 'headrace[observe]'"
+        )
+    if not (
+        sys.stdin.isatty() and sys.stderr.isatty()
+    ):  # it draws on standard error, so that of a pipe would be full of codes
+        raise UsageError(
+            "`headrace observe` needs a terminal as its standard input and standard error. In a script, use"
+            " `headrace stream ls --json` and `headrace consumer ls --json`."
         )
     administer(backend, _observe, backend, seconds)
 

@@ -22,6 +22,7 @@ class Observer(LiveApp):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("question_mark", "help", "Help", key_display="?"),
         Binding("q", "quit", "Quit"),
+        Binding("ctrl+c", "quit", show=False),
     ]
 
     def on_mount(self) -> None:

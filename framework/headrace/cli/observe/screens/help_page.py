@@ -25,7 +25,7 @@ _KEYS = (
     ("u, b", "in an open row: read it again, show older messages"),
     ("/", "filter rows by a text in their name"),
     ("o", "sort by the next column"),
-    ("q, Esc", "go back, quit"),
+    ("q, Esc, Ctrl-C", "go back, quit"),
 )
 _COLUMNS = (
     *{
