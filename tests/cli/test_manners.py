@@ -138,6 +138,29 @@ def test_a_reader_that_has_seen_enough_ends_it_quietly(
     process.stderr.close()
 
 
+def test_output_that_finds_no_room_is_reported_in_a_sentence(orders: Operator, commands: Commands) -> None:
+    with open("/dev/full", "w") as full:
+        process = subprocess.run(
+            [*_HEADRACE, "stream", "view", "orders", "--last", "500", "--json"], stdout=full, stderr=subprocess.PIPE,
+            env=_buffered(commands), timeout=PATIENCE, check=False,
+        )  # fmt: skip
+    assert process.stderr == b"headrace: The output can't be written: No space left on device.\n"
+    assert process.returncode == 74
+
+
+@pytest.mark.process
+def test_a_closed_log_changes_no_exit_code(commands: Commands) -> None:
+    program = "import logging; from headrace.cli import main; main.call = lambda words: logging.warning('a line') or 0; main.main([])"
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, "wb") as closed:
+        process = subprocess.run(
+            [sys.executable, "-c", program], stdout=subprocess.DEVNULL, stderr=closed, env=_buffered(commands),
+            timeout=PATIENCE, check=False,
+        )  # fmt: skip
+    assert process.returncode == 0
+
+
 def test_messages_that_could_not_be_printed_are_not_acked(orders: Operator, commands: Commands) -> None:
     words = [*_HEADRACE, "consumer", "receive", "ship", "--batch-size", "500", "--ack"]
     process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=_buffered(commands))

@@ -14,6 +14,9 @@ NO_INPUT = 66
 CANNOT_CREATE = 73
 """EX_CANTCREAT: a file or directory can't be created."""
 
+DISK_FULL = 74
+"""EX_IOERR: the disk or the stream is full."""
+
 INTERRUPTED = 130
 """128 + SIGINT, the convention of shells."""
 

@@ -6,6 +6,7 @@ imports them when it is called.
 
 from __future__ import annotations
 
+import errno
 import functools
 import io
 import os
@@ -13,15 +14,18 @@ import signal
 import sys
 from collections.abc import Iterator, Sequence
 from types import FrameType
+from typing import TextIO
 
 from cyclopts import CycloptsError, UnknownCommandError
 
 from headrace.cli.errors import RequestPrinted
-from headrace.cli.exit_codes import INTERRUPTED, PIPE_CLOSED, USAGE
+from headrace.cli.exit_codes import DISK_FULL, INTERRUPTED, PIPE_CLOSED, USAGE
 from headrace.cli.tree import build, installed_version
 from headrace.model.errors import HeadraceError
 from headrace.model.text.printing import printable, printable_lines
 from headrace.runtime.stop_signals import end_by, handled_here, handled_signals
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 _ended_by: signal.Signals | None = None
 
@@ -38,6 +42,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         code = call(words)
         for number in ending:
             signal.signal(number, signal.SIG_DFL)
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:  # a closed terminal or pipe, to which a process of `headrace run` logged until its end
+            _discard(stream)
     if _ended_by is not None:
         end_by(_ended_by)
     sys.exit(code)
@@ -81,10 +90,14 @@ def call(arguments: list[str]) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        # The reader has closed the pipe, as `head` does. Python would report this again when it flushes
-        # at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard(sys.stdout)  # the reader has closed the pipe, as `head` does
         return PIPE_CLOSED
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise
+        _discard(sys.stdout)
+        print(f"headrace: The output can't be written: {error.strerror}.", file=sys.stderr)
+        return DISK_FULL
     except RequestPrinted:
         sys.stdout.flush()
         return 0
@@ -97,6 +110,13 @@ def call(arguments: list[str]) -> int:
         for line in dict.fromkeys(f"headrace: {one}" for one in errors):
             print(printable_lines(line), file=sys.stderr)
         return errors[0].exit_code
+
+
+def _discard(stream: TextIO) -> None:
+    """Write what a stream still holds, and all that follows, to nowhere. Otherwise Python would fail to write it at exit, and
+    report that.
+    """
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _dispatch(arguments: list[str]) -> int:
