@@ -74,3 +74,12 @@ def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]
 
     assert call([command, "--help"]) == 0
     assert f"headrace {command}" in capsys.readouterr().out
+
+
+@pytest.mark.process
+def test_the_command_starts_without_docstrings() -> None:
+    program = "import headrace.model.specs as specs; specs.StreamSpec(name='orders'); from headrace.cli.main import main; main([])"
+    run = subprocess.run(
+        [sys.executable, "-OO", "-c", program], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (run.returncode, run.stderr) == (0, "")

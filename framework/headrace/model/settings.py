@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import sys
 from collections.abc import Callable, Mapping
 from functools import cache
 from types import NoneType, UnionType
@@ -187,6 +188,8 @@ def amount(number: float, unit: Unit) -> str:
 def settings_of(spec: type[msgspec.Struct]) -> Mapping[str, Setting]:
     """The settings of a spec by the names of their fields, in their order."""
     hints, texts = get_type_hints(spec, include_extras=True), _documented(spec)
+    if sys.flags.optimize > 1:  # `python -OO` has no docstrings
+        texts = dict.fromkeys(hints, "")
     found = {}
     for field in msgspec.structs.fields(spec):
         hint = hints[field.name]
