@@ -112,3 +112,10 @@ def test_an_invalid_token_is_refused_and_not_printed(token: str) -> None:
     with pytest.raises(ConfigurationError, match="token") as caught:
         Server(token=token)
     assert token not in str(caught.value)
+
+
+def test_the_url_of_a_database_is_refused_with_the_option_that_takes_it() -> None:
+    with pytest.raises(
+        ConfigurationError, match=r"is not valid.*A database is given as --database or HEADRACE_DATABASE"
+    ):
+        Server("postgresql://shop@localhost/shop")

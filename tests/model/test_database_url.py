@@ -126,6 +126,7 @@ def test_urls_of_other_libraries_are_read(url: str, expected: dict[str, str]) ->
         ("postgresql://h/d?connect_timeout=5s", "connect_timeout='5s', which is not a number"),
         ("postgresql+psycopg://u@/d?host=a:1&host=b:2", "Write host=one,other&port=5432,5433"),
         ("mysql://u:p@h/d", "Write postgresql://user:password@host:5432/database"),
+        ("http://localhost:7376", "is the URL of a server. Commands take it as --server or HEADRACE_SERVER"),
         ("shop", "can't be parsed"),
         ("", "can't be parsed"),
         ("postgresql://u:50%off@h/d", "%25 for %"),

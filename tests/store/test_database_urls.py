@@ -213,6 +213,13 @@ async def test_a_certificate_that_may_not_be_sent_is_left_out(root: str, made: C
         assert "sslcert=" in DriverParameters(url.replace("disable", "allow"), {}).arguments()["dsn"]
 
 
+@pytest.mark.parametrize("port", ["abc", "70000", "5432,x"])
+async def test_a_port_of_the_environment_that_is_none_is_named_with_its_variable(port: str) -> None:
+    with pytest.raises(DatabaseRefused, match=f"is completed by PGPORT='{port}'. Give a number from 1 to 65535."):
+        DriverParameters("postgresql://shop@localhost/shop", {"PGPORT": port})
+    DriverParameters("postgresql://shop@localhost:5432/shop", {"PGPORT": port})
+
+
 @pytest.mark.parametrize("environment", [{"PGSSLCERT": "/shop.crt"}, {}])
 async def test_a_certificate_that_asyncpg_finds_by_itself_is_refused_where_none_may_be_sent(
     environment: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path

@@ -6,6 +6,7 @@ from urllib.parse import SplitResult, urlsplit
 
 import msgspec
 
+from headrace.model.database_url import is_url
 from headrace.model.errors import ConfigurationError
 from headrace.model.text.masking import HIDDEN, masked
 
@@ -68,7 +69,9 @@ class Server(msgspec.Struct, frozen=True):
         except ValueError:
             valid = False
         if not valid or not self.url.isprintable() or " " in self.url or not parts.path.isascii():
+            hint = " A database is given as --database or HEADRACE_DATABASE." if is_url(self.url) else ""
             raise ConfigurationError(
-                f"The server URL {masked(self.url)!r} is not valid. Write it like {DEFAULT_URL} or https://example.com/headrace."
+                f"The server URL {masked(self.url)!r} is not valid. Write it like {DEFAULT_URL} or"
+                f" https://example.com/headrace.{hint}"
             )
         return parts

@@ -67,6 +67,11 @@ def read(dsn: str) -> dict[str, str]:
         raise UrlError(UNREADABLE)
     url = dsn.strip()
     scheme = _SCHEME.match(url)
+    if scheme is None and url.lower().startswith(("http://", "https://")):
+        raise UrlError(
+            "is the URL of a server. Commands take it as --server or HEADRACE_SERVER. The URL of a database begins with"
+            " postgresql://."
+        )
     if scheme is None:
         parameters, may_name = _read_pairs(dsn), "password" not in dsn
     else:
@@ -148,15 +153,18 @@ def _wrong(name: str, value: str) -> str | None:
     parameter = _KNOWN.get(name)
     if parameter is None:
         return _unknown(name)
-    if name == "port" and not all(
-        re.fullmatch(r"\d{0,5}", port, re.ASCII) and int(port or 1) in _PORTS for port in value.split(",")
-    ):
+    if name == "port" and not is_ports(value):
         return UNREADABLE
     if value and parameter.choices and value not in parameter.choices:
         return f"has {name}={value!r:.40}. Use one of {', '.join(parameter.choices)}."
     if value and parameter.number and not re.fullmatch(r"\s*-?\d{1,9}\s*", value, re.ASCII):
         return f"has {name}={value!r:.40}, which is not a number."
     return None
+
+
+def is_ports(value: str) -> bool:
+    """Return whether a text is a port, or ports separated by commas, of which any may be empty."""
+    return all(re.fullmatch(r"\d{0,5}", port, re.ASCII) and int(port or 1) in _PORTS for port in value.split(","))
 
 
 def _unknown(name: str) -> str:

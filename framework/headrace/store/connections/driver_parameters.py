@@ -14,6 +14,7 @@ from urllib.parse import quote, urlencode
 
 from headrace.model.database_url import PARAMETERS, UrlError, check, read
 from headrace.model.database_url.parameters import ANY, URL
+from headrace.model.database_url.reading import is_ports
 from headrace.model.errors import DatabaseRefused
 from headrace.model.text.masking import masked
 from headrace.store.connections.addresses import Addresses
@@ -89,7 +90,12 @@ def _completed(parameters: dict[str, str], environment: Mapping[str, str]) -> di
     both = from_environment | parameters
     if "service" in both:
         both = from_environment | _service(both, environment) | parameters
-    check(both)
+    try:
+        check(both)
+    except UrlError:
+        if "port" in from_environment and both["port"] == from_environment["port"] and not is_ports(both["port"]):
+            raise UrlError(f"is completed by PGPORT={both['port']!r:.40}. Give a number from 1 to 65535.") from None
+        raise
     return both
 
 
