@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable
 
+import asyncpg
 import pytest
 import pytest_asyncio
 
 from headrace import store
 from headrace.model.errors import StoreUnavailable
 from headrace.store.connections import connection
+from headrace.store.database.errors import translate
 from tests.support.servers import opened
 
 pytestmark = pytest.mark.asyncio
@@ -73,3 +75,18 @@ async def test_a_database_that_stays_read_only_gets_no_session_for_each_call(
         with pytest.raises(StoreUnavailable, match=r"is read-only .*default_transaction_read_only"):
             await _call(limited)
     assert await limited.fetchval("select pg_backend_pid()") == pid
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        asyncpg.ReadOnlySQLTransactionError("cannot execute INSERT in a read-only transaction"),
+        asyncpg.FeatureNotSupportedError("cannot access temporary or unlogged relations during recovery"),
+        asyncpg.ObjectNotInPrerequisiteStateError("recovery is in progress"),
+    ],
+)
+async def test_each_refusal_of_a_standby_says_that_it_is_one(error: asyncpg.PostgresError) -> None:
+    found = translate(error, "postgresql://db/shop")
+    assert isinstance(found, StoreUnavailable)
+    assert "The database at postgresql://db/shop is read-only" in str(found)
+    assert "It is a standby" in str(found)

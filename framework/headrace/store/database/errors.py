@@ -205,7 +205,8 @@ def _from_server(error: asyncpg.PostgresError, dsn: str) -> HeadraceError | None
             return NotGranted(f"This needs a member of the owner of Headrace's schema ({first_line(error)}).")
         case "3F000" | "42P01" | "42883" | "42704":
             return SchemaError(f"The database has no Headrace schema ({first_line(error)}). Run `headrace migrate`.")
-        case "25006":
+        # A standby refuses unlogged tables and positions of the WAL with errors of other classes.
+        case "25006" | "0A000" | "55000" if state == "25006" or "recovery" in str(error):
             return StoreUnavailable(
                 f"The database at {masked(dsn)} is read-only ({first_line(error)}). It is a standby, or its setting"
                 " default_transaction_read_only is on, as some providers set it when the disk is nearly full. Nothing was written."
