@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from headrace import store
+from headrace.model.errors import StoreUnavailable
 from headrace.sources.postgres.capture import capturing
 from headrace.sources.postgres.errors import SourceStopped
 from headrace.sources.postgres.limits import CaptureLimits
@@ -195,3 +196,30 @@ async def test_a_source_with_a_missing_transform_is_retried_and_logged_once(
 
         await eventually(is_looked_at_again)
     assert len(logged(caplog, "capture stopped", source="shop")) == 1
+
+
+async def test_a_source_whose_lease_is_refused_is_not_tried_again_at_once(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[int] = []
+    looked: list[int] = []
+    find = store.captures_to_do
+
+    async def refuse(*_: Any) -> None:
+        tried.append(1)
+        raise StoreUnavailable("The database is read-only.")
+
+    async def count(database: store.Database) -> Any:
+        looked.append(1)
+        return await find(database)
+
+    monkeypatch.setattr(capturing.CaptureLease, "take", refuse)
+    monkeypatch.setattr(store, "captures_to_do", count)
+    await shop.source()
+    async with shop.captured(CaptureLimits(sources_interval=0.05, first_retry_delay=3600)):
+
+        async def is_looked_at_again() -> bool:
+            return len(looked) >= 5
+
+        await eventually(is_looked_at_again)
+    assert len(tried) == 1

@@ -160,6 +160,8 @@ class Capturing:
             log.info("capture ended", source=todo.name, error=_root_cause(lost))
         except* StoreUnavailable as unavailable:
             log.info("capture ended", source=todo.name, error=_root_cause(unavailable))
+            # A database that is read-only refuses the lease, and still answers which sources there are.
+            self._retry_at[todo.number] = self._shared.time.clock() + self._limits.first_retry_delay
         except* Exception as failed:  # any error is limited to this source
             hint = "another process may take it over, or this one retries"
             log.error(
