@@ -150,7 +150,10 @@ def test_output_that_finds_no_room_is_reported_in_a_sentence(orders: Operator, c
 
 @pytest.mark.process
 def test_a_closed_log_changes_no_exit_code(commands: Commands) -> None:
-    program = "import logging; from headrace.cli import main; main.call = lambda words: logging.warning('a line') or 0; main.main([])"
+    program = (
+        "import logging; from headrace.cli import main;"
+        " main.call = lambda words: logging.warning('a line') or 0; main.main([])"
+    )
     reader, writer = os.pipe()
     os.close(reader)
     with open(writer, "wb") as closed:

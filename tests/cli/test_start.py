@@ -78,7 +78,10 @@ def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]
 
 @pytest.mark.process
 def test_the_command_starts_without_docstrings() -> None:
-    program = "import headrace.model.specs as specs; specs.StreamSpec(name='orders'); from headrace.cli.main import main; main([])"
+    program = (
+        "import headrace.model.specs as specs; specs.StreamSpec(name='orders');"
+        " from headrace.cli.main import main; main([])"
+    )
     run = subprocess.run(
         [sys.executable, "-OO", "-c", program], capture_output=True, text=True, timeout=60, check=False
     )

@@ -112,9 +112,12 @@ async def test_timeouts_in_the_database_url_stay(dsn: str) -> None:
     ("sql", "error"),
     [
         ("select 1 / (5000 - n) as x from generate_series(1, 100000) as n", InvalidData),
-        ("select pg_terminate_backend(case n when 5000 then pg_backend_pid() end) from generate_series(1, 100000) as n", StoreUnavailable),
+        (
+            "select pg_terminate_backend(case n when 5000 then pg_backend_pid() end) from generate_series(1, 100000) as n",
+            StoreUnavailable,
+        ),
     ],
-)  # fmt: skip
+)
 async def test_an_error_amid_the_rows_of_a_read_is_translated(sql: str, error: type[Exception], dsn: str) -> None:
     def rows() -> int:
         with connect(dsn) as connection, connection.cursor() as cursor, translated(dsn):

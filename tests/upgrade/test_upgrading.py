@@ -100,7 +100,7 @@ async def test_a_view_gets_further_columns_at_its_end(
 async def test_an_upgrade_gives_way_to_a_long_transaction_and_names_it(
     database: store.Database, other: store.Database, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between its tries, the others work. On a slow machine, a try may end before its watch has seen the transaction."""
+    """Between its tries, the others work. On a slow machine, a try may end before its watch has looked."""
     add_revision(monkeypatch, COLUMN)
     monkeypatch.setattr(migrations, "REPORT_INTERVAL", 0.0)
     reported: list[str] = []

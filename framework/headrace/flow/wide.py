@@ -39,7 +39,7 @@ class WideLanes(Lanes[T]):
         self._plain_next = False  # if both kinds are ready, they take turns
 
     def names(self, keys: Sequence[str], seqs: Sequence[int], ordered: bool) -> Sequence[Hashable]:
-        """Return the lanes of messages: the plain ones of their keys, or else the wide ones, which are named by tuples."""
+        """Return the lanes of messages: the plain ones of their keys, or the wide ones, which are named by tuples."""
         return keys if ordered else list(zip(keys))
 
     @property

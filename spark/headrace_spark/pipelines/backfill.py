@@ -189,7 +189,8 @@ class _RangeReader:
             fetch(connection, self.url, f"set transaction snapshot {literal(self.snapshot.id)}")
         except SchemaError as error:
             raise StoreUnavailable(
-                "The transaction of the backfill's driver has ended, and with it the snapshot that all tasks read. Run the backfill again."
+                "The transaction of the backfill's driver has ended, and with it the snapshot that all tasks read."
+                " Run the backfill again."
             ) from error
 
     def _messages(self, batch: pa.RecordBatch, first: int) -> pa.RecordBatch:

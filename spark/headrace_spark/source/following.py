@@ -158,7 +158,8 @@ class Streams:
                 continue
             if self._options.fail_on_data_loss:
                 raise InvalidInput(
-                    f"{problem} Start again with a new checkpoint, or say failOnDataLoss=false to continue after seq {position.seq}."
+                    f"{problem} Start again with a new checkpoint, or say failOnDataLoss=false to continue after"
+                    f" seq {position.seq}."
                 )
             self._report(
                 position.uid,

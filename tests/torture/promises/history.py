@@ -71,7 +71,8 @@ begin
     if new.seqs[1] < 0 then
         insert into judge.holds values (new.lease_id);
     else
-        insert into judge.leased values (new.consumer_id, new.lease_id, new.owner, array(select seq from headrace_internal.messages_of_lease(new)), new.attempts);
+        insert into judge.leased values (
+            new.consumer_id, new.lease_id, new.owner, array(select seq from headrace_internal.messages_of_lease(new)), new.attempts);
     end if;
     return null;
 end $$;

@@ -110,9 +110,10 @@ class Honest:
         ends = Settlement([whole], [partly, partly], [-1, -2], [None, None])
         assert await store.settle(self.connection, reader.id, ends) == []
         await self.connection.execute(
-            "insert into judge.saw_settled values ($1, null, 'ack', 50, 51), ($2, -1, 'ack', 50, 51), ($2, -2, 'ack', 50, 51)",
-            whole, partly,
-        )  # fmt: skip
+            "insert into judge.saw_settled select *, 'ack', 50, 51 from unnest($1::bigint[], $2::bigint[])",
+            [whole, partly, partly],
+            [None, -1, -2],
+        )
 
     async def tx(self, reader: Reader) -> None:
         batch = await reader.lease()

@@ -98,7 +98,7 @@ def _leased(call: Callable[..., Any], payload: Any, delivery: Message | Batch, *
 
 
 class _Raised:
-    """An exception such as `SystemExit`, on its way from a thread. asyncio can't hand it to a task as what was raised."""
+    """An exception such as `SystemExit`, on its way from a thread. asyncio can't hand it to a task."""
 
     def __init__(self, error: BaseException) -> None:
         self.error = error

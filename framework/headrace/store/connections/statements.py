@@ -56,7 +56,8 @@ def without_timeouts(*names: str, session: bool = False) -> str:
     listed = ", ".join(f"'{name}'" for name in names)
     scope = "false" if session else "true"
     # Counted, since a driver may take the first row only.
-    return f"select pg_catalog.count(pg_catalog.set_config(name, '0', {scope})) from pg_catalog.pg_settings where name in ({listed})"
+    lifted = f"pg_catalog.set_config(name, '0', {scope})"
+    return f"select pg_catalog.count({lifted}) from pg_catalog.pg_settings where name in ({listed})"
 
 
 LONG_STATEMENT = without_timeouts("statement_timeout", "transaction_timeout", session=True)

@@ -102,7 +102,7 @@ def create_statement(name: str, tables: Sequence[str], spec: PostgresSpec, versi
 
 
 def may_not_create(name: str, detail: str = "") -> str:
-    """Return the text for a role that lacks the privilege to create a publication. `detail`: of the server, in parentheses."""
+    """Return the text for a role that may not create a publication. `detail`: of the server, in parentheses."""
     return (
         f"The role may not create the publication {name}{detail}. Only the owner of its tables with CREATE on the database may, or a"
         " superuser. Let a superuser create it."
