@@ -142,6 +142,10 @@ class InFlightTracker(Generic[T]):
         lease = self.leases.get(lease_id)
         return lease is not None and lease.hold
 
+    def is_late(self, now: float) -> bool:
+        """Whether the store may have expired the leases, because none was extended in time."""
+        return bool(self.leases) and self._term.until <= now
+
     def verified(self, history: UUID, deadline: float) -> None:
         """Note that the store holds all leases that aren't lost in this history, until `deadline`."""
         self.history = history

@@ -149,7 +149,7 @@ class Fetcher:
 
     async def _run(self, database_retry: DatabaseRetry) -> None:
         while not self._stopping:
-            if self._in_doubt:
+            if self._in_doubt or self._in_flight.is_late(self._clock()):
                 await self._reconcile()
             if self._breaker is not None and not self._breaker.closed:
                 batch = await self._probe(self._breaker, database_retry)
@@ -286,7 +286,8 @@ class Fetcher:
         # leases were verified meanwhile, the store may have released this one.
         is_rewound = batch.history not in (None, self._in_flight.history)
         is_released = self._verifier.may_have_released(verified)
-        self._in_doubt = is_rewound or is_released or (self._has_unordered() and not self._free_keys)
+        is_late = self._in_flight.is_late(self._clock())  # the store may expire this one together with the others
+        self._in_doubt = is_rewound or is_released or is_late or (self._has_unordered() and not self._free_keys)
         if batch.lease_id is None or self._in_doubt:
             self._lanes.add(())
         return batch
@@ -320,7 +321,7 @@ class Fetcher:
 
     async def _reconcile(self) -> None:
         """Verify the leases. Those that this process doesn't track are released: of a call with a lost answer, or from
-        before a rewind.
+        before a rewind. Late ones are extended, unless they are lost.
 
         This happens also while there is no room for more. The keeper doesn't extend a lease that is not tracked, and an
         owner with one expired lease loses all of them.
