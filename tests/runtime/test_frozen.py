@@ -12,6 +12,7 @@ import anyio.to_thread
 import pytest
 
 from headrace import App, Batch, Depends, Message, Transaction
+from headrace.flow.in_flight import InFlightTracker
 from headrace.model import clock
 from headrace.model.clock import Time
 from headrace.model.errors import LeaseLost
@@ -70,7 +71,9 @@ def freezer() -> Freezer:
 
 
 @pytest.fixture
-def app(dsn: str, freezer: Freezer) -> App:
+def app(dsn: str, freezer: Freezer, monkeypatch: pytest.MonkeyPatch) -> App:
+    """An app whose fetcher does not look at the clock before the handler does. It would extend the leases."""
+    monkeypatch.setattr(InFlightTracker, "is_late", lambda *_: False)
     app = App(dsn, streams=["orders"])
     app._time = Time(clock=freezer)
     return app
