@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import anyio
 import pytest
 
 from headrace import App, Message, store
+from headrace.model.specs import ConsumerSpec
 from headrace.testing import Harness, NotDrained
+from headrace.testing.outcomes import Record, WatchedTracker
 
 pytestmark = pytest.mark.asyncio
 
@@ -144,3 +147,13 @@ async def test_a_lease_call_that_is_under_way_when_the_clock_is_moved_takes_noth
         go.set()
         await h.drain()
         h.assert_outcomes(ship, "lost", "acked")
+
+
+async def test_what_is_done_but_not_settled_is_lost_with_its_lease() -> None:
+    record = Record()
+    tracker = WatchedTracker(ConsumerSpec(stream="orders", name="ship"), record, lambda: False)
+    lease = tracker.take(1, [1], ["a"], 30.0)
+    message = SimpleNamespace(stream="orders", consumer="ship", key="a", seq=1, attempt=1, lease=lease)
+    tracker.ack(message)  # type: ignore[arg-type]
+    tracker.lose(lease, 2)
+    assert [outcome.kind for outcome in record.outcomes] == ["lost"]

@@ -112,6 +112,11 @@ class WatchedTracker(InFlightTracker[Message]):
             self._record.errors.append(InvalidData(f"{message.key} (seq {message.seq}): {failure.error}"))
         super().fail(message, failure)
 
+    def lose(self, lease: Lease, hold: int | None = None) -> None:
+        for outcome in self._unsettled.pop(lease.id, {}).values():  # a hold has another id
+            outcome.kind = "lost"
+        super().lose(lease, hold)
+
     def settled(self, parcel: Parcel, lost: Iterable[Lost]) -> list[Lease]:
         lost = list(lost)
         gone = {(item.lease_id, item.seq) for item in lost}
