@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
-from datetime import timedelta
 from typing import Any, Literal, Self
 
 import anyio
@@ -250,8 +249,6 @@ class Harness:
             worker = await self._running_worker()
             await worker.answered()
             step = remaining if frozen else min(remaining, worker.longest_step())
-            if frozen:
-                await worker.expire(self.clock.now() + timedelta(seconds=step))
             self.clock.move(step)
             remaining -= step
             await worker.notice_time(extend=not frozen)

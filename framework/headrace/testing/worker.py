@@ -5,7 +5,6 @@ a test needs.
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import datetime
 from typing import Any
 from uuid import uuid4
 
@@ -199,17 +198,14 @@ class Worker:
         wake up.
         """
         for pipeline in self.pipelines:
+            if not extend and pipeline.in_flight.leases and not pipeline.gone:
+                await self._expire(pipeline.spec)
             await pipeline.notice_time(extend=extend)
 
-    async def expire(self, now: datetime) -> None:
-        """Take the leases that will have expired from their owners, as any lease call does. These ask for no messages. It is
-        done before the clock is moved, since a consumer that notices the time extends its leases.
-        """
-        for pipeline in self.pipelines:
-            if pipeline.in_flight.leases and not pipeline.gone:
-                spec = pipeline.spec
-                consumer = await store.consumer_id(self._app.database, spec.stream, spec.name)
-                await store.lease(self._app.database, consumer, uuid4(), 0, now=now)
+    async def _expire(self, spec: ConsumerSpec) -> None:
+        """Take expired leases from their owners, as any lease call does. This one asks for no messages."""
+        consumer = await store.consumer_id(self._app.database, spec.stream, spec.name)
+        await store.lease(self._app.database, consumer, uuid4(), 0, now=self._clock.now())
 
 
 def full_name(spec: ConsumerSpec) -> str:

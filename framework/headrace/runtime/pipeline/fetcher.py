@@ -149,7 +149,7 @@ class Fetcher:
 
     async def _run(self, database_retry: DatabaseRetry) -> None:
         while not self._stopping:
-            if self._in_doubt or self._in_flight.is_late(self._clock()):
+            if self._in_doubt:
                 await self._reconcile()
             if self._breaker is not None and not self._breaker.closed:
                 batch = await self._probe(self._breaker, database_retry)
@@ -321,7 +321,7 @@ class Fetcher:
 
     async def _reconcile(self) -> None:
         """Verify the leases. Those that this process doesn't track are released: of a call with a lost answer, or from
-        before a rewind. Late ones are extended, unless they are lost.
+        before a rewind, or while the others were late.
 
         This happens also while there is no room for more. The keeper doesn't extend a lease that is not tracked, and an
         owner with one expired lease loses all of them.
