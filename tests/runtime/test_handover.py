@@ -14,9 +14,9 @@ from headrace import App, Batch, Breaker, store
 from headrace.app import heartbeats
 from headrace.model.errors import StoreUnavailable
 from headrace.runtime.pipeline.fetcher import Fetcher
-from headrace.runtime.pipeline.handover import HandoverPace
+from headrace.runtime.pipeline.handover import Handover, HandoverPace
 from headrace.store.database.retry import DatabaseRetry
-from tests.runtime.running import Gate, Seen, eventually, parked, running
+from tests.runtime.running import Gate, Seen, eventually, parked, pipeline_of, running
 from tests.support.logs import logged
 
 pytestmark = pytest.mark.asyncio
@@ -50,6 +50,18 @@ async def publish(app: App) -> None:
 async def with_an_owner_of_a_process_that_died(app: App) -> None:
     consumer = await store.consumer_id(app.database, "orders", "ship")
     await store.check_in(app.database, store.Owner(consumer, uuid4(), "orders", "ship"), [])
+
+
+async def ready_to_release(app: App) -> Handover:
+    """Wait until messages are in the buffer that could be released. Returns what would release them."""
+    pipeline = pipeline_of(app)
+
+    async def holds_others() -> bool:
+        return bool(pipeline.lanes.ready)
+
+    await eventually(holds_others)
+    assert pipeline.fetcher._handover is not None
+    return pipeline.fetcher._handover
 
 
 def check_handled(seen: Seen) -> None:
@@ -114,14 +126,7 @@ async def test_messages_with_tokens_of_a_rate_limit_are_not_released(
         async with running(ann):
             await gate.until(1)
             await with_an_owner_of_a_process_that_died(ann)
-            (pipeline,) = ann._service.pipelines
-
-            async def holds_others() -> bool:
-                return bool(pipeline.lanes.ready)
-
-            await eventually(holds_others)
-            handover = pipeline.fetcher._handover
-            assert handover is not None
+            handover = await ready_to_release(ann)
             looks.append(True)
             assert await handover.offer() != limited
             gate.open()
@@ -154,14 +159,7 @@ async def test_messages_are_not_released_to_a_process_with_an_open_circuit_break
             await publish(ann)
             async with running(ann):
                 await gate.until(1)
-                (pipeline,) = ann._service.pipelines
-
-                async def holds_others() -> bool:
-                    return bool(pipeline.lanes.ready)
-
-                await eventually(holds_others)
-                handover = pipeline.fetcher._handover
-                assert handover is not None
+                handover = await ready_to_release(ann)
                 looks.append(True)
                 assert not await handover.offer()
                 gate.open()

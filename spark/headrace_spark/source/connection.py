@@ -32,6 +32,7 @@ from headrace.model.errors import (
     UnknownStream,
 )
 from headrace.model.text.masking import masked, masked_text
+from headrace.model.text.sql import without_timeouts
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
@@ -180,12 +181,11 @@ def _database(url: str) -> _Database:
         return _databases[url]
 
 
-LONG_TRANSACTION = """
-    select pg_catalog.set_config(name, '0', true) from pg_catalog.pg_settings
-     where name in ('statement_timeout', 'transaction_timeout', 'idle_in_transaction_session_timeout') and source <> 'client'
-"""
+LONG_TRANSACTION = without_timeouts(
+    "statement_timeout", "transaction_timeout", "idle_in_transaction_session_timeout", keep_own=True
+)
 """Lifts the timeouts of the role or the database for a transaction that lasts as long as Spark takes. Those in the
-database URL stay. PostgreSQL has `transaction_timeout` from version 17 on."""
+database URL stay."""
 
 
 def batches(cursor: Cursor) -> Iterator[pa.RecordBatch]:

@@ -40,9 +40,8 @@ def observe(
         raise ConfigurationError(
             "`headrace observe` needs textual, which is not installed. Install it with: pip install 'headrace[observe]'"
         )
-    if not (
-        sys.stdin.isatty() and sys.stderr.isatty()
-    ):  # it draws on standard error, so that of a pipe would be full of codes
+    # It draws on standard error. A pipe there would be full of codes.
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise UsageError(
             "`headrace observe` needs a terminal as its standard input and standard error. In a script, use"
             " `headrace stream ls --json` and `headrace consumer ls --json`."

@@ -8,7 +8,7 @@ from typing import Literal
 import msgspec
 
 from headrace.model.errors import InUse
-from headrace.store.connections.statements import without_timeouts
+from headrace.model.text.sql import without_timeouts
 from headrace.store.database.database import Executor
 
 Kind = Literal["stream", "consumer", "source", "token", "grant"]

@@ -6,6 +6,8 @@ import functools
 import re
 from collections.abc import Sequence
 
+from headrace.model.text.sql import without_timeouts
+
 ONE_PACKET = 1000
 """The number of characters of arguments that are sent with prepared statements in one packet, with room for the rest."""
 
@@ -46,18 +48,6 @@ server ends it soon. The transaction has no reason to idle, and if a call was en
 LONG_TRANSACTION = ending_when_idle(30)
 """For several calls, each of which may send megabytes. The server considers the transaction idle until the data has
 arrived."""
-
-
-def without_timeouts(*names: str, session: bool = False) -> str:
-    """SQL that lifts these timeouts of the server for the transaction or the session, as far as the server has them.
-
-    PostgreSQL has `transaction_timeout` from version 17 on.
-    """
-    listed = ", ".join(f"'{name}'" for name in names)
-    scope = "false" if session else "true"
-    # Counted, since a driver may take the first row only.
-    lifted = f"pg_catalog.set_config(name, '0', {scope})"
-    return f"select pg_catalog.count({lifted}) from pg_catalog.pg_settings where name in ({listed})"
 
 
 LONG_STATEMENT = without_timeouts("statement_timeout", "transaction_timeout", session=True)

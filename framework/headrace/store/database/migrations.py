@@ -25,7 +25,7 @@ import msgspec
 from headrace.model.errors import HeadraceError, InUse, SchemaError
 from headrace.model.log import Log
 from headrace.model.text.masking import masked
-from headrace.store.connections.statements import without_timeouts
+from headrace.model.text.sql import without_timeouts
 from headrace.store.database import revisions
 from headrace.store.database.database import Database
 from headrace.store.database.ownership import become_owner, current_owner, may_migrate
